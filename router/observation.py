@@ -1,0 +1,52 @@
+"""An immutable snapshot of the cluster as the router sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from router.tiers import TierName
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """What is known of one tier right now. Times in seconds or milliseconds as the names say."""
+
+    running: int = 0
+    starting: int = 0
+    pending: int = 0
+    reason: str | None = None
+    """Why the tier is not (fully) up, in words; None when there is nothing to say."""
+    active_step: str | None = None
+    """Name of the fallback step that the running replicas serve; None before one runs."""
+    step_failures: tuple[tuple[str, str], ...] = ()
+    """(step, reason) of the steps that could not be started."""
+    failed: bool = False
+    """Whether the tier has given up starting: waiting for it is useless."""
+    engine_running: int = 0
+    engine_waiting: int = 0
+    """Requests that the engines count as running and waiting."""
+    queue_wait_ms: float = 0.0
+    cold_start_s: float = 60.0
+    """Estimated time from no replica to the first token."""
+    ttft_ms: float | None = None
+    tokens_per_s: float | None = None
+    acceptance_rate: float | None = None
+    energy_wh_per_token: float | None = None
+
+    @property
+    def warm(self) -> bool:
+        """Whether a replica can take a request at once."""
+        return self.running > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The state of every tier at one moment; a tier that is missing counts as cold and unknown."""
+
+    tiers: Mapping[TierName, TierState] = field(default_factory=lambda: MappingProxyType({}))
+
+    def tier(self, name: TierName) -> TierState:
+        """State of one tier."""
+        return self.tiers.get(name, TierState())

@@ -1,0 +1,77 @@
+"""What a client may ask of `POST /api/inference` (design contract): one frozen model, unknown keys refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, model_validator
+
+from router.tiers import Frozen, Power
+
+Mode = Literal["auto", "manual"]
+
+
+class Message(Frozen):
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
+    content: str = Field(description="What is said.")
+
+
+class SpecWish(Frozen):
+    """What the client wants of speculative decoding."""
+
+    enabled: StrictBool = Field(default=True, description="False: no drafts for this request.")
+    k: Annotated[int, Field(ge=0, le=32)] | Literal["auto"] = Field(
+        default="auto", description="Draft tokens per step, capped by the step's k_max; `auto`: the controller decides."
+    )
+    tau: float | None = Field(default=None, ge=0, le=1, description="Stop drafting below this acceptance rate (0-1).")
+
+
+class Constraints(Frozen):
+    """Limits that the plan should keep."""
+
+    max_ttft_ms: float | None = Field(default=None, gt=0, description="Time to first token, ms.")
+    max_total_ms: float | None = Field(default=None, gt=0, description="Time to the last token, ms.")
+    max_cost_usd: float | None = Field(default=None, gt=0, description="Cost of the answer, USD.")
+    max_energy_wh: float | None = Field(default=None, gt=0, description="Energy of the answer, Wh.")
+
+
+class InferenceRequest(Frozen):
+    """The body of `POST /api/inference`: exactly one of `prompt` and `messages`, the dials, and sampling wishes."""
+
+    prompt: str | None = Field(default=None, min_length=1, description="The user's text.")
+    messages: tuple[Message, ...] | None = Field(default=None, min_length=1, description="A chat, oldest first.")
+    mode: Mode = Field(
+        default="auto", description="`auto`: power follows the prompt's difficulty; `manual`: the dials."
+    )
+    power: Power | None = Field(default=None, description="Power dial, 0-100; only in manual mode (default 50).")
+    speed: Power | None = Field(default=None, description="Speed dial, 0-100 (default 50).")
+    spec: SpecWish | None = Field(default=None, description="Speculative decoding wishes.")
+    constraints: Constraints | None = Field(default=None, description="Limits that the plan should keep.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Most completion tokens; default from the speed dial."
+    )
+    temperature: float | None = Field(default=None, ge=0, le=2, description="Sampling temperature; default from speed.")
+    top_p: float | None = Field(default=None, gt=0, le=1, description="Nucleus sampling mass; default from speed.")
+    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Sampling seed.")
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | None = Field(
+        default=None, max_length=16, description="Strings that end the answer; they are not part of it."
+    )
+    logprobs: StrictBool = Field(default=False, description="True: each token event carries its log-probability.")
+    reasoning: StrictBool = Field(default=True, description="True: a `reasoning` event explains the choice.")
+    mock: StrictBool = Field(default=False, description="True: the stub engine answers, for page work.")
+
+    @model_validator(mode="after")
+    def _one_input(self) -> InferenceRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give exactly one of `prompt` and `messages`")
+        if self.mode == "auto" and self.power is not None:
+            raise ValueError("`power` is set by the prompt in auto mode; send mode `manual` to turn it yourself")
+        return self
+
+    def chat(self) -> tuple[Message, ...]:
+        """The conversation as messages, whichever of the two inputs was given."""
+        if self.messages is not None:
+            return self.messages
+        return (Message(role="user", content=self.prompt or ""),)

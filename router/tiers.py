@@ -1,0 +1,167 @@
+"""The tier registry: what a profile (YAML) may say about tiers, their fallback steps and their models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+TierName = Literal["eco", "balanced", "performance", "ultra"]
+TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
+SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "suffix"]
+Power = Annotated[int, Field(ge=0, le=100)]
+EngineArgument = str | int | float | bool | None
+
+
+class Frozen(BaseModel):
+    """Base of every config class: immutable, and a key it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSource(Frozen):
+    """Where a model's weights come from; the key in `models` is its folder name under the models folder."""
+
+    source: Literal["bundled", "hub"] = Field(
+        description="`bundled`: made from an installed Python package; `hub`: downloaded from the model hub."
+    )
+    repo: str = Field(description="Hub repository (`org/name`), or for `bundled` the module that ships the GGUF file.")
+    revision: str = Field(default="main", description="Hub branch, tag or commit.")
+    large: bool = Field(default=False, description="Fetched only when `seed --large` is given.")
+    size_gb: float = Field(default=0.0, ge=0, description="Size of the weights on disk, GB (10^9 bytes), for planning.")
+
+
+class Speculation(Frozen):
+    """Speculative decoding of one step: how drafts are made, how many, and when to stop."""
+
+    method: SpeculationMethod = Field(description="How draft tokens are proposed.")
+    draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
+    k_max: int = Field(ge=1, le=32, description="Most draft tokens per step that a request may ask for.")
+    tau: float = Field(
+        default=0.0, ge=0, le=1, description="Acceptance rate (0-1) below which a request stops drafting."
+    )
+
+    @model_validator(mode="after")
+    def _draft_fits_method(self) -> Speculation:
+        needs_draft = self.method in ("draft_model", "eagle3")
+        if needs_draft != (self.draft is not None):
+            raise ValueError(
+                f"method {self.method!r} {'needs' if needs_draft else 'takes no'} `draft`, got {self.draft!r}"
+            )
+        return self
+
+
+class Step(Frozen):
+    """One way to run a tier. A tier tries its steps in order and keeps the first whose engine starts."""
+
+    name: str = Field(min_length=1, description="Name shown as `fallback_step` and `active_step`.")
+    target: str = Field(description="Key in `models` of the target model.")
+    quantization: str | None = Field(default=None, description="vLLM quantization method; null: as the weights say.")
+    max_model_len: int = Field(ge=16, description="Context length, tokens (prompt and completion together).")
+    speculation: Speculation | None = Field(default=None, description="Null: no speculative decoding.")
+    engine_args: dict[str, EngineArgument] = Field(
+        default_factory=dict, description="Further `AsyncEngineArgs` of vLLM, passed on as they are."
+    )
+
+
+class Replicas(Frozen):
+    """How many replicas a tier may have."""
+
+    min: int = Field(ge=0, description="Replicas kept at all times; 0: the tier scales from zero.")
+    max: int = Field(ge=1, description="Most replicas at any time.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Replicas:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) must be at most max ({self.max})")
+        return self
+
+
+class Tier(Frozen):
+    """One tier: its part of the power dial, its hardware, its price and its fallback chain."""
+
+    power: tuple[Power, Power] = Field(
+        description="Lowest and highest power (0-100, both included) that pick this tier."
+    )
+    gpu: str | None = Field(description="Ray accelerator type (`L4`, `A10G`, ...); null: runs on CPU.")
+    gpus: int = Field(default=1, ge=0, description="GPUs per replica on one node = tensor parallel size; 0 on CPU.")
+    cpus: float = Field(default=1.0, ge=0, description="Ray CPUs per replica (logical; fractions allowed).")
+    replicas: Replicas = Field(description="Fewest and most replicas.")
+    price_usd_per_hour: float = Field(ge=0, description="Price of one replica (all its GPUs), USD per hour.")
+    active_watts: float = Field(ge=0, description="Power draw of one busy replica (all its GPUs), W.")
+    idle_watts: float = Field(ge=0, description="Power draw of one idle replica (all its GPUs), W.")
+    max_ongoing_requests: int = Field(default=64, ge=1, description="Requests one replica works on at a time.")
+    max_queued_requests: int = Field(
+        default=256, ge=0, description="Requests that may wait for the tier at each ingress replica; more get a 503."
+    )
+    idle_before_zero_s: float = Field(default=600.0, ge=0, description="Idle time before the tier scales down, s.")
+    drain_s: float = Field(
+        default=600.0, gt=0, description="Longest wait for streams in flight when a replica stops, s."
+    )
+    cold_start_s: float = Field(
+        default=60.0, ge=0, description="Expected time from no replica to the first token, s, until one was measured."
+    )
+    chain: tuple[Step, ...] = Field(min_length=1, description="Fallback steps, best first.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Tier:
+        if self.power[0] > self.power[1]:
+            raise ValueError(f"power {list(self.power)} must be [low, high] with low <= high")
+        if (self.gpu is None) != (self.gpus == 0):
+            raise ValueError(
+                f"gpu {self.gpu!r} and gpus {self.gpus} contradict: null and 0 on CPU, a type and >= 1 on GPU"
+            )
+        names = [step.name for step in self.chain]
+        if len(set(names)) != len(names):
+            raise ValueError(f"chain step names must differ, got {names}")
+        return self
+
+
+class Baseline(Frozen):
+    """The GPU that savings are counted against: what the same answer would have cost there."""
+
+    gpu: str = Field(description="Name of the baseline hardware.")
+    active_watts: float = Field(gt=0, description="Its power draw when busy, W.")
+    price_usd_per_hour: float = Field(gt=0, description="Its price, USD per hour.")
+    ttft_s: float = Field(ge=0, description="Its time to first token, s.")
+    tokens_per_s: float = Field(gt=0, description="Its output speed for one stream, tokens/s.")
+    source: str = Field(description="Where these figures come from.")
+
+
+class Profile(Frozen):
+    """A whole tier registry: the four tiers in order of power, the models they name, the savings baseline."""
+
+    description: str = Field(description="One line on what this profile is for.")
+    tiers: dict[TierName, Tier] = Field(description="Exactly the four tiers, least powerful first.")
+    models: dict[str, ModelSource] = Field(description="Every model that a step names.")
+    baseline: Baseline = Field(description="What savings are counted against.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Profile:
+        if tuple(self.tiers) != TIER_NAMES:
+            raise ValueError(f"tiers must be {list(TIER_NAMES)} in this order, got {list(self.tiers)}")
+        expected = 0
+        for name, tier in self.tiers.items():
+            if tier.power[0] != expected:
+                raise ValueError(
+                    f"tiers.{name}.power starts at {tier.power[0]}, must start at {expected}: the ranges must cover "
+                    "0-100 without gap or overlap"
+                )
+            expected = tier.power[1] + 1
+        if expected != 101:
+            raise ValueError(f"tiers.{TIER_NAMES[-1]}.power ends at {expected - 1}, must end at 100")
+        for name, tier in self.tiers.items():
+            for index, step in enumerate(tier.chain):
+                draft = step.speculation.draft if step.speculation else None
+                for key, model in (("target", step.target), ("speculation.draft", draft)):
+                    if model is not None and model not in self.models:
+                        raise ValueError(
+                            f"tiers.{name}.chain.{index}.{key} names {model!r}, which `models` lacks: "
+                            f"it has {sorted(self.models)}"
+                        )
+        return self
+
+    def step(self, tier: TierName, name: str | None) -> Step:
+        """The tier's step of that name; its first step when `name` is None (no engine has started yet)."""
+        chain = self.tiers[tier].chain
+        return next((step for step in chain if step.name == name), chain[0])

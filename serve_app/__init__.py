@@ -1,0 +1,1 @@
+"""The Ray Serve application: ingress, SSE events, engine deployments."""

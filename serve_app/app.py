@@ -1,0 +1,86 @@
+"""Builds the application that `serve run serve_config.yaml` starts: an ingress, the pool view and four engines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import AutoscalingConfig
+
+from cluster.gpu_pool import GpuPool
+from router.tiers import Profile, Tier, TierName
+from serve_app.config import AppConfig, load_config
+from serve_app.engine.deployment import EngineDeployment
+from serve_app.hardware import choose_profile, cluster_gpus
+from serve_app.ingress import Ingress
+
+logger = logging.getLogger("ray.serve")
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The application builder that `serve_config.yaml` names.
+
+    Raises:
+        ConfigError: before anything starts, naming the key, what it got and what it allows.
+    """
+    config = load_config(args, os.environ, lambda: choose_profile(cluster_gpus() if ray.is_initialized() else None))
+    logger.info("profile %s: %s", config.profile, config.profile_reason)
+    return build_app(config)
+
+
+def build_app(config: AppConfig) -> Application:
+    """The application for a given config."""
+    registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
+    pool = serve.deployment(GpuPool).options(name="pool", ray_actor_options={"num_cpus": 0.1}).bind(registry)
+    engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
+    ingress = serve.deployment(serve.ingress()(Ingress)).options(
+        name="ingress",
+        num_replicas=config.ingress.replicas,
+        max_ongoing_requests=config.ingress.max_ongoing_requests,
+        ray_actor_options={"num_cpus": config.ingress.cpus},
+    )
+    return ingress.bind(config, pool, engines)
+
+
+def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
+    """The engine deployment of one tier, pinned to its hardware and scaled between its bounds."""
+    tier = config.tiers[name]
+    lowest = max(1, tier.replicas.min) if config.demo_mode else tier.replicas.min
+    return serve.deployment(EngineDeployment).options(
+        name=name,
+        max_ongoing_requests=tier.max_ongoing_requests,
+        max_queued_requests=tier.max_queued_requests,
+        ray_actor_options=actor_options(tier),
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=lowest,
+            max_replicas=tier.replicas.max,
+            initial_replicas=lowest,
+            # A replica that works on half of what it may is busy enough for another one.
+            target_ongoing_requests=max(1, tier.max_ongoing_requests // 2),
+            downscale_delay_s=tier.idle_before_zero_s,
+        ),
+        graceful_shutdown_timeout_s=tier.drain_s,
+        health_check_period_s=5,
+        health_check_timeout_s=30,
+    )
+
+
+def actor_options(tier: Tier) -> dict[str, Any]:
+    """Where a tier's replicas may run."""
+    options: dict[str, Any] = {"num_cpus": tier.cpus}
+    if tier.gpu is not None:
+        return options | {"num_gpus": tier.gpus, "accelerator_type": tier.gpu}
+    return options | {"runtime_env": {"env_vars": cpu_environment(Path(sys.prefix))}}
+
+
+def cpu_environment(prefix: Path) -> Mapping[str, str]:
+    """Environment of a CPU engine's processes: vLLM wants Intel's OpenMP loaded before anything else."""
+    library = prefix / "lib" / "libiomp5.so"
+    return {"LD_PRELOAD": str(library)} if library.exists() else {}

@@ -1,0 +1,51 @@
+"""Request bodies: read with a limit, parsed and validated into a model, with errors that name the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from router.errors import describe_problems
+from router.request import InferenceRequest
+from serve_app.config import Limits
+from serve_app.errors import ApiError, bad_request
+
+
+async def read_json(request: Request, limits: Limits) -> Any:
+    """The body as JSON.
+
+    Raises:
+        ApiError: 413 when it is too large, 400 when it is not JSON.
+    """
+    size, chunks = 0, []
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limits.max_body_bytes:
+            message = f"the body has more than max_body_bytes = {limits.max_body_bytes} bytes"
+            raise ApiError("body_too_large", message, status=413)
+        chunks.append(chunk)
+    try:
+        return orjson.loads(b"".join(chunks))
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
+
+
+def parse_inference(body: Any, limits: Limits) -> InferenceRequest:
+    """The body of `/api/inference` as a request.
+
+    Raises:
+        ApiError: 422 naming each wrong key, 400 for a prompt that is too long.
+    """
+    try:
+        wish = InferenceRequest.model_validate(body)
+    except ValidationError as error:
+        message = "; ".join(describe_problems(error))
+        raise ApiError("invalid_request", message, status=422) from error
+    chars = sum(len(message.content) for message in wish.chat())
+    if chars > limits.max_prompt_chars:
+        message = f"prompt: has {chars} characters, allowed are max_prompt_chars = {limits.max_prompt_chars}"
+        raise bad_request(message, code="prompt_too_long")
+    return wish

@@ -1,0 +1,103 @@
+"""Runs one HTTP request through an ASGI application inside this process and streams the response out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """A request as it came in: path, headers and whole body."""
+
+    method: str
+    path: str
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStart:
+    """Status and headers of the response; body chunks follow."""
+
+    status: int
+    headers: Headers
+
+
+@dataclass(slots=True)
+class _Outbox:
+    """What the application has sent and the consumer has not taken; body chunks that wait are joined."""
+
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    start: ResponseStart | None = None
+    chunks: list[bytes] = field(default_factory=list)
+    done: bool = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = ResponseStart(message["status"], list(message.get("headers", [])))
+        elif message["type"] == "http.response.body":
+            self.chunks.append(message.get("body", b""))
+            self.done = not message.get("more_body", False)
+        self.ready.set()
+
+
+async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
+    """The response to one request: `ResponseStart`, then body chunks.
+
+    Closing the generator tells the application that the client has left and cancels it.
+    """
+    outbox, left, sent = _Outbox(), asyncio.Event(), False
+
+    async def receive() -> Message:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": call.body, "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    task: asyncio.Task[None] = asyncio.ensure_future(app(_scope(call), receive, outbox.send))  # type: ignore[arg-type]
+    task.add_done_callback(lambda _: outbox.ready.set())
+    try:
+        while True:
+            await outbox.ready.wait()
+            outbox.ready.clear()
+            start, outbox.start = outbox.start, None
+            if start is not None:
+                yield start
+            chunks, outbox.chunks = outbox.chunks, []
+            body = b"".join(chunks)
+            if body:
+                yield body
+            if task.done() or (outbox.done and not outbox.chunks):
+                break
+        await task
+    finally:
+        left.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _scope(call: HttpCall) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": call.method,
+        "scheme": "http",
+        "path": call.path,
+        "raw_path": call.path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": list(call.headers),
+        "client": None,
+        "server": None,
+        "state": {},
+    }

@@ -1,0 +1,150 @@
+"""The engine deployment: one class, deployed once per tier.
+
+What it adds over the engine it holds: the fallback chain at start, reports to the GPU pool view, token events encoded
+where the tokens are (an ingress replica only passes bytes on), failures as data, health, and a bounded drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from cluster.gpu_pool import REPORT_EVERY_S, ReplicaReport
+from cluster.weights import missing_reason, model_path
+from router.tiers import Step, TierName
+from serve_app.config import AppConfig
+from serve_app.engine.asgi_call import HttpCall, ResponseStart, call_asgi
+from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, start_first
+from serve_app.engine.interface import Admitted, Engine, EngineError, EngineStartError, Finished, GenerationRequest
+from serve_app.engine.stub import StubEngine
+from serve_app.errors import Failure
+from serve_app.events import token_events
+
+logger = logging.getLogger("ray.serve")
+
+StreamItem = Admitted | bytes | Finished | Failure
+"""What a replica streams to the ingress: `bytes` are whole `token` events."""
+
+
+class EngineDeployment:
+    """One replica of one tier.
+
+    Args:
+        tier: its name in the registry.
+        config: the whole config.
+        pool: handle of the GPU pool view.
+
+    Raises:
+        NoStepWorksError: at start, when no step of the chain works.
+    """
+
+    # Serve awaits an async constructor; engines start in a thread meanwhile, so that reports go out.
+    async def __init__(self, tier: TierName, config: AppConfig, pool: DeploymentHandle) -> None:  # type: ignore[misc]
+        self._tier_name = tier
+        self._config = config
+        self._pool = pool
+        self._replica_id = serve.get_replica_context().replica_id.unique_id
+        began_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        try:
+            self._started: Started[Engine] = await asyncio.to_thread(self._start_engine, loop)
+        except NoStepWorksError as error:
+            logger.error("%s", error)
+            await self._report("failed", None, error.failures)
+            raise
+        for failure in self._started.failures:
+            logger.warning("tier %s: left step %s: %s", tier, failure.step, failure.reason)
+        self._engine = self._started.engine
+        self._openai: ASGIApp = await self._engine.openai_app()
+        logger.info("tier %s serves step %s after %.1f s", tier, self._started.step.name, time.monotonic() - began_s)
+        await self._report_running()
+        self._reporting = asyncio.ensure_future(self._keep_reporting())
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+        """Stream one request: `Admitted`, token events, then `Finished`; or `Failure` at any point, last."""
+        try:
+            async for item in self._engine.generate(request):
+                if isinstance(item, list):
+                    size = self._config.relay.max_tokens_per_item
+                    for start in range(0, len(item), size):
+                        yield token_events(item[start : start + size])
+                else:
+                    yield item
+        except EngineError as error:
+            yield Failure(error.code, error.message, error.status, error.retryable)
+
+    async def openai(self, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
+        """One request to the engine's own OpenAI-compatible application."""
+        async for item in call_asgi(self._openai, call):
+            yield item
+
+    async def check_health(self) -> None:
+        """Serve asks; raises when the engine is dead, and Serve replaces the replica."""
+        await self._engine.check_health()
+
+    async def __del__(self) -> None:
+        # Serve calls this when the replica stops, after the drain; also after a constructor that failed.
+        if hasattr(self, "_reporting"):
+            self._reporting.cancel()
+            await self._engine.shutdown()
+
+    def _start_engine(self, loop: asyncio.AbstractEventLoop) -> Started[Engine]:
+        def on_progress(step: Step, failures: Sequence[StepFailure]) -> None:
+            asyncio.run_coroutine_threadsafe(self._report("loading", step.name, failures), loop)
+
+        chain = self._config.tiers[self._tier_name].chain
+        if self._config.inference_mode == "mock":
+            return start_first(self._tier_name, chain, lambda _: None, self._start_stub, on_progress)
+        return start_first(self._tier_name, chain, self._missing_weights, self._start_vllm, on_progress)
+
+    def _start_stub(self, step: Step) -> Engine:
+        time.sleep(self._config.stub.load_s)
+        if step.name in self._config.stub.failing_steps:
+            raise EngineStartError("the stub was told not to start")
+        return StubEngine(step, self._config.stub.tokens_per_s)
+
+    def _start_vllm(self, step: Step) -> Engine:
+        # The import costs seconds and belongs to this process alone.
+        from serve_app.engine.vllm_engine import start_vllm
+
+        return start_vllm(self._tier_name, self._config.tiers[self._tier_name], step, self._model_path)
+
+    def _model_path(self, model: str) -> Path:
+        return model_path(Path(self._config.models_dir), model)
+
+    def _missing_weights(self, step: Step) -> str | None:
+        needed = [step.target] + ([step.speculation.draft] if step.speculation and step.speculation.draft else [])
+        reasons = [missing_reason(Path(self._config.models_dir), model) for model in needed]
+        return next((reason for reason in reasons if reason), None)
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            await self._report_running()
+
+    async def _report_running(self) -> None:
+        await self._report("running", self._started.step.name, self._started.failures)
+
+    async def _report(self, state: str, step: str | None, failures: Sequence[StepFailure]) -> None:
+        load = self._engine.load() if hasattr(self, "_engine") else None
+        report = ReplicaReport(
+            self._tier_name,
+            self._replica_id,
+            state,  # type: ignore[arg-type]
+            step,
+            tuple((failure.step, failure.reason) for failure in failures),
+            load.running if load else 0,
+            load.waiting if load else 0,
+        )
+        try:
+            await self._pool.report.remote(report)
+        except (serve.exceptions.RayServeException, OSError) as error:
+            # A report is only a view; the next one follows within a second.
+            logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)

@@ -1,0 +1,128 @@
+"""What every engine does: the request it takes and the items it streams back.
+
+A stream is `Admitted`, then token steps, then exactly one of `Finished` and (raised) `EngineError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from starlette.types import ASGIApp
+
+from router.plan import SpecPlan
+from router.request import Message
+
+
+class Token(NamedTuple):
+    """One output token. The texts of a stream's tokens concatenate to the answer."""
+
+    text: str
+    token_id: int
+    logprob: float | None
+    spec_accepted: bool
+    """True only for a token that a draft proposed and the target accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What the ingress asks of a tier's engine."""
+
+    request_id: str
+    messages: tuple[Message, ...]
+    max_tokens: int
+    """Most completion tokens."""
+    max_tokens_is_wish: bool
+    """True when the client named it: it is then an error, not cut, if it does not fit the context."""
+    temperature: float
+    top_p: float
+    seed: int | None
+    stop: tuple[str, ...]
+    logprobs: bool
+    spec: SpecPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The engine has checked the request and takes it."""
+
+    prompt_tokens: int
+    max_tokens: int
+    active_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecStats:
+    """Speculation of one request, counted by the engine."""
+
+    steps: int = 0
+    """Verification steps that had drafts."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The engine is done with the request."""
+
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    queue_ms: float
+    """Time in the engine's waiting queue, ms."""
+    spec: SpecStats
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """The engine's own counts."""
+
+    running: int
+    waiting: int
+
+
+class EngineError(Exception):
+    """A request failed; `status` is the HTTP status it deserves if no response has begun."""
+
+    def __init__(self, code: str, message: str, *, status: int, retryable: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.retryable = retryable
+
+
+class EngineStartError(Exception):
+    """The engine of one step could not be started; the message is the reason."""
+
+
+EngineItem = Admitted | list[Token] | Finished
+
+
+class Engine(Protocol):
+    """A started engine."""
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
+        """Stream one request. Closing the generator aborts it in the engine.
+
+        Raises:
+            EngineError: the request cannot be served, or the engine failed.
+        """
+        ...
+
+    async def openai_app(self) -> ASGIApp:
+        """The OpenAI-compatible HTTP application on this engine."""
+        ...
+
+    async def check_health(self) -> None:
+        """Raise when the engine cannot serve any more."""
+        ...
+
+    def load(self) -> EngineLoad:
+        """How many requests are running and waiting in the engine."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Stop the engine and its processes."""
+        ...

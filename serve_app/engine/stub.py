@@ -1,0 +1,245 @@
+"""The stub engine: no model, deterministic text, drafts and rejections by pattern. No claim rests on it.
+
+It serves page work (`mock: true`), integration tests and relay benchmarks. Words of the form `stub:NAME=VALUE` in the
+last message steer it:
+
+    stub:tokens=N      the answer ends by itself after N tokens (finish_reason `stop`)
+    stub:rate=R        R tokens/s for this stream instead of the configured speed (0: unlimited)
+    stub:fail=N        the engine fails this request after N tokens, retryable
+    stub:die=N         the replica's process exits after N tokens, without notice
+    stub:first=S       S seconds pass before the first token
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from router.plan import SpecPlan
+from router.request import Message
+from router.tiers import Step
+from serve_app.engine.interface import (
+    Admitted,
+    EngineError,
+    EngineItem,
+    EngineLoad,
+    Finished,
+    GenerationRequest,
+    SpecStats,
+    Token,
+)
+
+# Whole words, a word in two tokens, an emoji, characters of two and three bytes: what a page must get right.
+_PIECES = (
+    " The",
+    " dial",
+    " turns",
+    " gen",
+    "erously",
+    " towards",
+    " é",
+    "cono",
+    "my",
+    ",",
+    " 電",
+    "力",
+    " ⚡",
+    " and",
+)
+_UNLIMITED_STEPS_PER_ITEM = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Directives:
+    tokens: int | None = None
+    rate: float | None = None
+    fail: int | None = None
+    die: int | None = None
+    first: float = 0.0
+
+    @classmethod
+    def of(cls, text: str) -> _Directives:
+        given: dict[str, str] = {}
+        for word in text.split():
+            if word.startswith("stub:"):
+                name, _, value = word.removeprefix("stub:").partition("=")
+                given[name] = value
+        try:
+            return cls(
+                tokens=int(given["tokens"]) if "tokens" in given else None,
+                rate=float(given["rate"]) if "rate" in given else None,
+                fail=int(given["fail"]) if "fail" in given else None,
+                die=int(given["die"]) if "die" in given else None,
+                first=float(given.get("first", 0.0)),
+            )
+        except ValueError as error:
+            raise EngineError("bad_stub_directive", str(error), status=400, retryable=False) from error
+
+
+@dataclass(slots=True)
+class StubEngine:
+    """A stub with the interface of an engine.
+
+    Args:
+        step: the fallback step that it pretends to run.
+        tokens_per_s: output speed of one stream, tokens/s; 0: as fast as the consumer takes them.
+    """
+
+    step: Step
+    tokens_per_s: float
+    _running: set[str] = field(default_factory=set)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
+        """See `Engine.generate`."""
+        text = request.messages[-1].content
+        todo = _Directives.of(text)
+        prompt_tokens = sum(len(message.content.split()) + 2 for message in request.messages)
+        room = self.step.max_model_len - prompt_tokens
+        if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
+            raise EngineError(
+                "prompt_too_long",
+                f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} do not fit max_model_len "
+                f"{self.step.max_model_len}",
+                status=400,
+                retryable=False,
+            )
+        limit = min(request.max_tokens, room)
+        total = limit if todo.tokens is None else min(limit, todo.tokens)
+        yield Admitted(prompt_tokens, limit, self.step.name)
+
+        self._running.add(request.request_id)
+        try:
+            await asyncio.sleep(todo.first)
+            steps, drafted, accepted, sent = 0, 0, 0, 0
+            async for tokens, step_count, step_drafts in self._paced(request, text, total, todo):
+                steps, drafted = steps + step_count, drafted + step_drafts
+                accepted += sum(token.spec_accepted for token in tokens)
+                sent += len(tokens)
+                yield tokens
+                if todo.fail is not None and sent >= todo.fail:
+                    raise EngineError("engine_failed", "the stub was told to fail", status=500, retryable=True)
+                if todo.die is not None and sent >= todo.die:
+                    os._exit(17)
+            ended = todo.tokens is not None and total == todo.tokens
+            spec = SpecStats(steps, drafted, accepted)
+            yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, spec)
+        finally:
+            self._running.discard(request.request_id)
+
+    async def _paced(
+        self, request: GenerationRequest, text: str, total: int, todo: _Directives
+    ) -> AsyncIterator[tuple[list[Token], int, int]]:
+        """Engine steps as time makes them due: several in one item when the consumer lags, as vLLM merges them."""
+        rate = self.tokens_per_s if todo.rate is None else todo.rate
+        loop = asyncio.get_running_loop()
+        start, sent, steps = loop.time(), 0, _steps(text, total, request.spec, request.logprobs)
+        pending: list[Token] = []
+        step_count = drafts = 0
+        for tokens, step_drafts in steps:
+            pending += tokens
+            step_count += 1 if step_drafts else 0
+            drafts += step_drafts
+            sent += len(tokens)
+            if rate:
+                wait = start + sent / rate - loop.time()
+                if wait <= 0 and sent < total:
+                    continue
+                await asyncio.sleep(max(0.0, wait))
+            elif len(pending) < _UNLIMITED_STEPS_PER_ITEM and sent < total:
+                continue
+            yield pending, step_count, drafts
+            pending, step_count, drafts = [], 0, 0
+            await asyncio.sleep(0)
+
+    async def openai_app(self) -> ASGIApp:
+        """The two OpenAI routes, in the least form that a client can stream."""
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._openai, methods=["POST"]),
+                Route("/v1/completions", self._openai, methods=["POST"]),
+            ]
+        )
+
+    async def _openai(self, http: Request) -> Response:
+        body = orjson.loads(await http.body())
+        chat = http.url.path.endswith("/chat/completions")
+        raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
+        request = GenerationRequest(
+            request_id=http.headers.get("x-request-id", "stub"),
+            messages=tuple(Message(role=m["role"], content=m["content"]) for m in raw),
+            max_tokens=int(body.get("max_tokens") or 64),
+            max_tokens_is_wish=False,
+            temperature=0.0,
+            top_p=1.0,
+            seed=None,
+            stop=(),
+            logprobs=False,
+            spec=SpecPlan(enabled=False, method=None, k=0, k_mode="fixed", tau=0.0),
+        )
+        if body.get("stream"):
+            return StreamingResponse(self._openai_chunks(request, body["model"], chat), media_type="text/event-stream")
+        texts, finish = [], ""
+        async for item in self.generate(request):
+            if isinstance(item, list):
+                texts += [token.text for token in item]
+            elif isinstance(item, Finished):
+                finish = item.finish_reason
+        return JSONResponse(_openai_body(request.request_id, body["model"], chat, "".join(texts), finish, stream=False))
+
+    async def _openai_chunks(self, request: GenerationRequest, model: str, chat: bool) -> AsyncIterator[bytes]:
+        async for item in self.generate(request):
+            if isinstance(item, list):
+                for token in item:
+                    yield _chunk(_openai_body(request.request_id, model, chat, token.text, None, stream=True))
+            elif isinstance(item, Finished):
+                yield _chunk(_openai_body(request.request_id, model, chat, "", item.finish_reason, stream=True))
+        yield b"data: [DONE]\n\n"
+
+    async def check_health(self) -> None:
+        """A stub is always healthy."""
+
+    def load(self) -> EngineLoad:
+        """Streams under way; a stub queues nothing."""
+        return EngineLoad(running=len(self._running), waiting=0)
+
+    async def shutdown(self) -> None:
+        """Nothing to stop."""
+
+
+def _steps(text: str, total: int, spec: SpecPlan, logprobs: bool) -> list[tuple[list[Token], int]]:
+    """Deterministic engine steps (tokens, number of drafts): step i accepts (seed + i) mod (k + 1) of k drafts."""
+    seed = zlib.crc32(text.encode())
+    k = spec.k if spec.enabled else 0
+    steps: list[tuple[list[Token], int]] = []
+    made = 0
+    while made < total:
+        accepted = min((seed + len(steps)) % (k + 1), total - made - 1)
+        tokens = []
+        for position in range(accepted + 1):
+            index = (seed + made + position) % len(_PIECES)
+            tokens.append(Token(_PIECES[index], index, -0.5 if logprobs else None, position < accepted))
+        steps.append((tokens, k))
+        made += len(tokens)
+    return steps
+
+
+def _openai_body(request_id: str, model: str, chat: bool, text: str, finish: str | None, stream: bool) -> object:
+    part = {"role": "assistant", "content": text}
+    choice: dict[str, object] = {"index": 0, "finish_reason": finish}
+    choice |= {("delta" if stream else "message"): part} if chat else {"text": text}
+    kind = ("chat.completion" + (".chunk" if stream else "")) if chat else "text_completion"
+    return {"id": request_id, "object": kind, "created": 0, "model": model, "choices": [choice]}
+
+
+def _chunk(body: object) -> bytes:
+    return b"data: " + orjson.dumps(body) + b"\n\n"

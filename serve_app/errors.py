@@ -1,0 +1,68 @@
+"""Errors as clients see them. `ApiError` is the only exception that routes raise; its HTTP form is made here.
+
+ApiError            anything that ends a request
+  of BadRequest     4xx: the client must change the request
+  of Unavailable    503 with Retry-After: the same request may work later
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+
+class ApiError(Exception):
+    """A request ends with this error: as an HTTP response if none has begun, as an `error` event otherwise."""
+
+    def __init__(
+        self, code: str, message: str, *, status: int, retryable: bool = False, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+def bad_request(message: str, code: str = "bad_request", status: int = 400) -> ApiError:
+    """The client must change the request."""
+    return ApiError(code, message, status=status)
+
+
+def unavailable(message: str, retry_after_s: int, code: str = "overloaded") -> ApiError:
+    """The same request may work after `retry_after_s` seconds."""
+    return ApiError(code, message, status=503, retryable=True, retry_after_s=retry_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that an engine replica sends as the last item of a stream: data, since exceptions lose their type on
+    the way between processes."""
+
+    code: str
+    message: str
+    status: int
+    retryable: bool
+
+    def as_api_error(self) -> ApiError:
+        """The same error, to raise."""
+        return ApiError(self.code, self.message, status=self.status, retryable=self.retryable)
+
+
+def error_data(error: ApiError, request_id: str) -> dict[str, Any]:
+    """The data of an `error` event."""
+    return {"code": error.code, "message": error.message, "retryable": error.retryable, "request_id": request_id}
+
+
+def error_response(error: ApiError, request_id: str) -> Response:
+    """The JSON error response; its form is one that OpenAI's SDKs read too (`error.message`, `error.type`)."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    body = {"error": error_data(error, request_id) | {"type": kind}}
+    headers = {"x-request-id": request_id}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    return Response(orjson.dumps(body), status_code=error.status, headers=headers, media_type="application/json")

@@ -1,0 +1,177 @@
+"""The way of one `/api/inference` request, from plan to terminal event."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+
+from router.observation import TierState
+from router.plan import Plan
+from router.request import InferenceRequest
+from serve_app.config import AppConfig
+from serve_app.engine.deployment import StreamItem
+from serve_app.engine.interface import Admitted, Finished, GenerationRequest
+from serve_app.errors import ApiError, Failure, error_data
+from serve_app.events import PING, config_data, event, metrics_data
+from serve_app.pool_view import PoolView
+from serve_app.ticks import Tick, Ticking
+from sustainability.factors import Factors
+
+
+def generation_request(request_id: str, wish: InferenceRequest, plan: Plan) -> GenerationRequest:
+    """What the tier's engine is asked, from the client's wish and the plan."""
+    return GenerationRequest(
+        request_id=request_id,
+        messages=wish.chat(),
+        max_tokens=plan.sampling.max_tokens,
+        max_tokens_is_wish=wish.max_tokens is not None,
+        temperature=plan.sampling.temperature,
+        top_p=plan.sampling.top_p,
+        seed=wish.seed,
+        stop=wish.stop or (),
+        logprobs=wish.logprobs,
+        spec=plan.spec,
+    )
+
+
+@dataclass(slots=True)
+class InferenceStream:
+    """One request's stream: `admit` before the response begins, then `events`.
+
+    Args:
+        request_id: goes into `config`, `done` and `error`.
+        wish: the validated request.
+        plan: the router's decision.
+        items: the engine's stream; closed with `events`.
+        config: limits and intervals.
+        pool: tells why a cold tier is not there yet.
+        factors: for the `metrics` event.
+        arrived_s: monotonic clock at arrival, s.
+    """
+
+    request_id: str
+    wish: InferenceRequest
+    plan: Plan
+    items: AsyncGenerator[StreamItem, None]
+    config: AppConfig
+    pool: PoolView
+    factors: Factors
+    arrived_s: float
+    _source: Ticking[StreamItem] = field(init=False)
+    _early: list[StreamItem] = field(default_factory=list)
+    _admitted_s: float | None = None
+    _first_token_s: float | None = None
+    _last_token_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._source = Ticking(self.items)
+
+    async def admit(self) -> None:
+        """Wait a moment for the engine to take the request, so that a refusal can be an HTTP error.
+
+        A cold tier is not waited for: its `status` events begin at once.
+
+        Raises:
+            ApiError: the engine or the tier's queue refused the request.
+        """
+        try:
+            if self.plan.warm or self.wish.mock:
+                first = await self._source.get(self.config.limits.admission_wait_s)
+                if isinstance(first, Failure):
+                    raise first.as_api_error()
+                if isinstance(first, Admitted):
+                    self._note_admission()
+                    self._early.append(first)
+        except BaseException:
+            await self._source.aclose()
+            raise
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The SSE events, ending with exactly one of `done` and `error`."""
+        try:
+            yield self._opening()
+            async for piece in self._body():
+                yield piece
+        except ApiError as error:
+            yield event("error", error_data(error, self.request_id))
+        finally:
+            await self._source.aclose()
+
+    def _opening(self) -> bytes:
+        pieces = [event("config", config_data(self.request_id, self.plan, self.config, self.wish.mock))]
+        for step in self.plan.trace:
+            data = {"step": step.step, "result": step.result, "duration_ms": round(step.duration_ms, 4)}
+            pieces.append(event("trace", data))
+        if self.wish.reasoning:
+            pieces.append(event("reasoning", {"text": self.plan.explain(), "source": "heuristic"}))
+        if not self.plan.warm and not self.wish.mock:
+            pieces.append(self._status())
+        return b"".join(pieces)
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        while True:
+            item = await self._next()
+            if isinstance(item, bytes):
+                self._last_token_s = time.monotonic()
+                if self._first_token_s is None:
+                    self._first_token_s = self._last_token_s
+                yield item
+            elif isinstance(item, Tick):
+                self._give_up_if_hopeless()
+                yield PING if self._first_token_s else self._status()
+            elif isinstance(item, Admitted):
+                self._note_admission()
+            elif isinstance(item, Failure):
+                raise item.as_api_error()
+            elif isinstance(item, Finished):
+                yield self._closing(item)
+                return
+            else:
+                raise ApiError("stream_cut", "the engine's stream ended early", status=502, retryable=True)
+
+    async def _next(self) -> StreamItem | Tick | None:
+        if self._early:
+            return self._early.pop(0)
+        relay = self.config.relay
+        return await self._source.get(relay.ping_every_s if self._first_token_s else relay.status_every_s)
+
+    def _note_admission(self) -> None:
+        self._admitted_s = time.monotonic()
+
+    def _give_up_if_hopeless(self) -> None:
+        if time.monotonic() - self.arrived_s > self.config.limits.request_timeout_s:
+            limit = self.config.limits.request_timeout_s
+            raise ApiError("timeout", f"no end after {limit:g} s", status=504, retryable=True)
+        state = self._tier_state()
+        if self._admitted_s is None and not self.wish.mock and state.failed:
+            message = f"tier {self.plan.tier} cannot start: {state.reason}"
+            raise ApiError("tier_unavailable", message, status=503, retryable=True)
+
+    def _tier_state(self) -> TierState:
+        return self.pool.observation.tier(self.plan.tier)
+
+    def _status(self) -> bytes:
+        waited_s = time.monotonic() - self.arrived_s
+        state = self._tier_state()
+        if state.warm or self.wish.mock or self._admitted_s is not None:
+            data = {"state": "queued", "waited_s": round(waited_s, 3), "estimate_s": state.queue_wait_ms / 1000}
+        else:
+            name = "loading" if state.starting else "provisioning"
+            estimate_s = max(0.0, state.cold_start_s - waited_s)
+            data = {"state": name, "waited_s": round(waited_s, 3), "estimate_s": round(estimate_s, 3)}
+        return event("status", data | {"reason": state.reason})
+
+    def _closing(self, finished: Finished) -> bytes:
+        ended_s = self._last_token_s or time.monotonic()
+        metrics = metrics_data(
+            self.plan,
+            self.config,
+            self.factors,
+            finished,
+            arrived_s=self.arrived_s,
+            admitted_s=self.arrived_s if self._admitted_s is None else self._admitted_s,
+            first_token_s=self._first_token_s,
+            ended_s=ended_s,
+        )
+        return event("metrics", metrics) + event("done", {"request_id": self.request_id})

@@ -1,0 +1,155 @@
+"""The ingress deployment: HTTP routes around the router. It holds no state that a client could notice.
+
+Reading order: `InferenceApi.inference` is the way of a prompt; `openai` the way of an OpenAI client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from router.plan import plan
+from router.tiers import TIER_NAMES, TierName
+from serve_app.body import parse_inference, read_json
+from serve_app.config import AppConfig
+from serve_app.engine.deployment import StreamItem
+from serve_app.engine.interface import EngineError, GenerationRequest
+from serve_app.engine.stub import StubEngine
+from serve_app.errors import ApiError, Failure, error_response
+from serve_app.events import SSE_HEADERS, token_events
+from serve_app.inference import InferenceStream, generation_request
+from serve_app.openai_relay import AUTO, OpenAIExchange, engine_call, pick_tier
+from serve_app.pool_view import PoolView
+from serve_app.sse_response import ClosingStream
+from serve_app.tier_client import TierClient
+from serve_app.tiers_view import tiers_view
+from sustainability.factors import load_factors
+
+Handler = Callable[[Request, str], Awaitable[Response]]
+
+
+class Ingress:
+    """One ingress replica.
+
+    Args:
+        config: the whole config.
+        pool: handle of the GPU pool view.
+        tiers: handle of each tier's engine deployment.
+    """
+
+    def __init__(self, config: AppConfig, pool: DeploymentHandle, tiers: Mapping[TierName, DeploymentHandle]) -> None:
+        self._config = config
+        self._pool = PoolView(pool)
+        self._tiers = TierClient(tiers, config.limits.retry_after_s)
+        self._factors = load_factors()
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        """Serve calls this after the constructor; the application lives as long as the replica."""
+        return Starlette(
+            routes=[
+                Route("/api/inference", answering(self.inference), methods=["POST"]),
+                Route("/v1/chat/completions", answering(self.openai), methods=["POST"]),
+                Route("/v1/completions", answering(self.openai), methods=["POST"]),
+                Route("/v1/models", answering(self.models), methods=["GET"]),
+                Route("/api/tiers", answering(self.tiers), methods=["GET"]),
+                Route("/healthz", answering(self.healthz), methods=["GET"]),
+                Route("/readyz", answering(self.readyz), methods=["GET"]),
+            ],
+            exception_handlers={HTTPException: _http_error},
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        await self._pool.refresh()
+        refreshing = asyncio.ensure_future(self._pool.run())
+        yield
+        refreshing.cancel()
+
+    async def inference(self, request: Request, request_id: str) -> Response:
+        """`POST /api/inference`: validate, plan, open the tier's stream, answer with events."""
+        arrived_s = time.monotonic()
+        wish = parse_inference(await read_json(request, self._config.limits), self._config.limits)
+        decision = plan(wish, self._pool.observation, self._config)
+        asked = generation_request(request_id, wish, decision)
+        items = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
+        stream = InferenceStream(request_id, wish, decision, items, self._config, self._pool, self._factors, arrived_s)
+        await stream.admit()
+        headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}
+        return ClosingStream(stream.events(), 200, headers)
+
+    async def openai(self, request: Request, request_id: str) -> Response:
+        """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""
+        body = await read_json(request, self._config.limits)
+        tier = pick_tier(body, self._config, self._pool.observation)
+        items = self._tiers.openai(tier, engine_call(request, body, tier, request_id))
+        streaming = bool(body.get("stream"))
+        return await OpenAIExchange(tier, request_id, streaming, items, self._config, self._pool).respond()
+
+    async def models(self, request: Request, request_id: str) -> Response:
+        """`GET /v1/models`: `auto` and the tiers."""
+        data = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "power-lever"} for name in (AUTO, *TIER_NAMES)
+        ]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def tiers(self, request: Request, request_id: str) -> Response:
+        """`GET /api/tiers`: the registry and what each tier is doing."""
+        return JSONResponse(tiers_view(self._config, self._pool.observation))
+
+    async def healthz(self, request: Request, request_id: str) -> Response:
+        """`GET /healthz`: this process serves."""
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self, request: Request, request_id: str) -> Response:
+        """`GET /readyz`: 200 when some tier can answer at once, 503 otherwise."""
+        warm = [name for name in TIER_NAMES if self._pool.observation.tier(name).warm]
+        status, headers = (200, {}) if warm else (503, {"retry-after": str(self._config.limits.retry_after_s)})
+        return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
+
+    async def _mock(self, tier: TierName, request: GenerationRequest) -> AsyncIterator[StreamItem]:
+        """The stub engine in this process: page work wakes no GPU."""
+        engine = StubEngine(self._config.step(tier, None), self._config.stub.tokens_per_s)
+        try:
+            async for item in engine.generate(request):
+                yield token_events(item) if isinstance(item, list) else item
+        except EngineError as error:
+            yield Failure(**asdict_error(error))
+
+
+def asdict_error(error: EngineError) -> dict[str, Any]:
+    """The fields that `Failure` shares with `EngineError`."""
+    return {"code": error.code, "message": error.message, "status": error.status, "retryable": error.retryable}
+
+
+def answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Give the handler a request id, and turn the `ApiError` it raises into a response."""
+
+    async def endpoint(request: Request) -> Response:
+        request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
+        try:
+            return await handler(request, request_id)
+        except ApiError as error:
+            return error_response(error, request_id)
+
+    return endpoint
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own errors (no such route, wrong method) in the form of all the others."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return error_response(ApiError(code, message, status=error.status_code), uuid.uuid4().hex)

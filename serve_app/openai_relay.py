@@ -1,0 +1,188 @@
+"""The OpenAI routes: the router picks the tier, vLLM's own OpenAI layer in the replica answers.
+
+Only `model` is rewritten in the body; everything else (tools, logprobs, stop, usage, structured output) goes through.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from router.observation import Observation
+from router.plan import plan
+from router.request import InferenceRequest
+from router.tiers import TIER_NAMES, TierName
+from serve_app.config import AppConfig
+from serve_app.engine.asgi_call import HttpCall, ResponseStart
+from serve_app.errors import ApiError, bad_request, error_data
+from serve_app.events import PING, SSE_HEADERS
+from serve_app.pool_view import PoolView
+from serve_app.sse_response import ClosingStream
+from serve_app.ticks import TICK, Ticking
+
+AUTO = "auto"
+# Set anew for every hop; the rest of the engine's response headers go to the client.
+_HOP_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
+
+
+def pick_tier(body: Any, config: AppConfig, observation: Observation) -> TierName:
+    """The tier that `model` names; for `auto`, the router's choice for the prompt.
+
+    Raises:
+        ApiError: no such model, or the body is not an object.
+    """
+    if not isinstance(body, dict):
+        raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
+    model = body.get("model", AUTO)
+    for name in TIER_NAMES:
+        if model == name:
+            return name
+    if model != AUTO:
+        message = f"model: got {model!r}, allowed are {AUTO}, {', '.join(TIER_NAMES)}"
+        raise bad_request(message, code="model_not_found", status=404)
+    text = _prompt_text(body) or " "
+    if len(text) > config.limits.max_prompt_chars:
+        message = f"prompt: has {len(text)} characters, allowed are max_prompt_chars = {config.limits.max_prompt_chars}"
+        raise bad_request(message, code="prompt_too_long")
+    return plan(InferenceRequest(prompt=text), observation, config).tier
+
+
+def _prompt_text(body: Mapping[str, Any]) -> str:
+    """The text to judge: the last user message of a chat, or the prompt; "" where there is none to read."""
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        users = [m for m in messages if isinstance(m, dict) and m.get("role") == "user"]
+        content = users[-1].get("content") if users else None
+        if isinstance(content, list):
+            return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        return content if isinstance(content, str) else ""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and all(isinstance(part, str) for part in prompt):
+        return "\n".join(prompt)
+    return prompt if isinstance(prompt, str) else ""
+
+
+def engine_call(request: Request, body: Mapping[str, Any], tier: TierName, request_id: str) -> HttpCall:
+    """The request for the tier's engine."""
+    raw = orjson.dumps({**body, "model": tier})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(raw)).encode()),
+        (b"x-request-id", request_id.encode()),
+    ]
+    return HttpCall(request.method, request.url.path, headers, raw)
+
+
+@dataclass(slots=True)
+class OpenAIExchange:
+    """One OpenAI request under way.
+
+    Args:
+        tier: where it runs.
+        request_id: for error bodies and the response header.
+        streaming: whether the client asked for SSE.
+        items: the replica's response.
+        config: limits and intervals.
+        pool: tells whether waiting for a cold tier is useless.
+    """
+
+    tier: TierName
+    request_id: str
+    streaming: bool
+    items: AsyncGenerator[ResponseStart | bytes, None]
+    config: AppConfig
+    pool: PoolView
+    _source: Ticking[ResponseStart | bytes] = field(init=False)
+    _arrived_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._source = Ticking(self.items)
+
+    async def respond(self) -> Response:
+        """The response: the engine's own, or for a stream that must wait long, one that pings until it comes.
+
+        Raises:
+            ApiError: the tier cannot serve the request.
+        """
+        try:
+            start = await self._start(give_way=self.streaming)
+            if start is None:
+                return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"))
+            headers = [pair for pair in start.headers if pair[0].lower() not in _HOP_HEADERS]
+            extra = self._headers(None)
+            raw = headers + [(key.encode(), value.encode()) for key, value in extra.items()]
+            return ClosingStream(self._body(), start.status, raw)
+        except BaseException:
+            await self._source.aclose()
+            raise
+
+    def _headers(self, media_type: str | None) -> dict[str, str]:
+        headers = {"x-power-lever-tier": self.tier, "x-request-id": self.request_id}
+        if self.streaming:
+            headers |= SSE_HEADERS
+        return headers | ({"content-type": media_type} if media_type else {})
+
+    async def _start(self, give_way: bool) -> ResponseStart | None:
+        """The response's start; None when it may `give_way` to pings and has not come in time."""
+        while True:
+            item = await self._source.get(self.config.relay.status_every_s)
+            if isinstance(item, ResponseStart):
+                return item
+            if item is not TICK:
+                raise ApiError("stream_cut", "the engine gave no response", status=502, retryable=True)
+            self._give_up_if_hopeless()
+            if give_way:
+                return None
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        try:
+            while (item := await self._source.get(self.config.relay.ping_every_s)) is not None:
+                if isinstance(item, bytes):
+                    yield item
+                elif item is TICK and self.streaming:
+                    yield PING
+        except ApiError as error:
+            if self.streaming:
+                yield self._error_chunk(error)
+            else:
+                raise
+        finally:
+            await self._source.aclose()
+
+    async def _late_stream(self) -> AsyncIterator[bytes]:
+        """A 200 was sent before the engine answered: what it then says goes into the stream, an error too."""
+        try:
+            yield PING
+            start = None
+            while start is None:
+                start = await self._start(give_way=True)
+                yield PING
+            if start.status == 200:
+                async for piece in self._body():
+                    yield piece
+            else:
+                # An error body is one line of JSON: as an SSE `data` line, SDKs raise it.
+                body = b"".join([piece async for piece in self._body() if piece != PING])
+                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n"
+        except ApiError as error:
+            yield self._error_chunk(error)
+        finally:
+            await self._source.aclose()
+
+    def _error_chunk(self, error: ApiError) -> bytes:
+        return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n"
+
+    def _give_up_if_hopeless(self) -> None:
+        state = self.pool.observation.tier(self.tier)
+        if state.failed:
+            message = f"tier {self.tier} cannot start: {state.reason}"
+            raise ApiError("tier_unavailable", message, status=503, retryable=True)
+        limit = self.config.limits.request_timeout_s
+        if time.monotonic() - self._arrived_s > limit:
+            raise ApiError("timeout", f"no answer after {limit:g} s", status=504, retryable=True)

@@ -1,0 +1,62 @@
+"""The ingress's way to the tiers: streams from an engine replica, with Serve's exceptions turned into `ApiError`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import TypeVar, cast
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+
+from router.tiers import TierName
+from serve_app.engine.asgi_call import HttpCall, ResponseStart
+from serve_app.engine.deployment import StreamItem
+from serve_app.engine.interface import GenerationRequest
+from serve_app.errors import ApiError, unavailable
+
+ItemT = TypeVar("ItemT")
+
+
+class TierClient:
+    """Streams from the tiers' replicas. Closing a stream cancels it there, also while it is still queued.
+
+    Args:
+        handles: one deployment handle per tier.
+        retry_after_s: `Retry-After` of refusals, s.
+    """
+
+    def __init__(self, handles: Mapping[TierName, DeploymentHandle], retry_after_s: int) -> None:
+        self._handles = {name: handle.options(stream=True) for name, handle in handles.items()}
+        self._retry_after_s = retry_after_s
+
+    def generate(self, tier: TierName, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+        """Items of `EngineDeployment.generate`.
+
+        Raises:
+            ApiError: the tier's queue is full, or its replica went away.
+        """
+        return self._relay(tier, cast(DeploymentResponseGenerator, self._handles[tier].generate.remote(request)))
+
+    def openai(self, tier: TierName, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
+        """Items of `EngineDeployment.openai`.
+
+        Raises:
+            ApiError: the tier's queue is full, or its replica went away.
+        """
+        return self._relay(tier, cast(DeploymentResponseGenerator, self._handles[tier].openai.remote(call)))
+
+    async def _relay(self, tier: TierName, response: DeploymentResponseGenerator) -> AsyncGenerator[ItemT, None]:
+        try:
+            async for item in response:
+                yield item
+        except BackPressureError as error:
+            raise unavailable(f"tier {tier} has too many requests waiting", self._retry_after_s) from error
+        except DeploymentUnavailableError as error:
+            raise unavailable(f"tier {tier} cannot start", self._retry_after_s, code="tier_unavailable") from error
+        except (RayError, RayServeException) as error:
+            raise ApiError(
+                "replica_lost", f"the replica of tier {tier} went away", status=503, retryable=True
+            ) from error
+        finally:
+            response.cancel()

@@ -1,0 +1,55 @@
+"""What `/api/tiers` says (design contract): the registry joined with the observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from router.observation import Observation, TierState
+from router.tiers import Tier
+from serve_app.config import AppConfig
+
+
+def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
+    """The body of `/api/tiers`."""
+    return {
+        "profile": config.profile,
+        "profile_reason": config.profile_reason,
+        "inference_mode": config.inference_mode,
+        "tiers": [_tier(name, tier, observation.tier(name)) for name, tier in config.tiers.items()],
+    }
+
+
+def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
+    failures = dict(state.step_failures)
+    return {
+        "name": name,
+        "power": list(tier.power),
+        "gpu": tier.gpu or "cpu",
+        "gpus": tier.gpus,
+        "price_usd_per_hour": tier.price_usd_per_hour,
+        "active_watts": tier.active_watts,
+        "idle_watts": tier.idle_watts,
+        "replicas": {
+            "running": state.running,
+            "starting": state.starting,
+            "pending": state.pending,
+            "min": tier.replicas.min,
+            "max": tier.replicas.max,
+        },
+        "failed": state.failed,
+        "reason": state.reason,
+        "active_step": state.active_step,
+        "chain": [
+            {
+                "name": step.name,
+                "target": step.target,
+                "max_model_len": step.max_model_len,
+                "method": step.speculation.method if step.speculation else None,
+                "failure": failures.get(step.name),
+            }
+            for step in tier.chain
+        ],
+        "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
+        "queue_wait_ms": state.queue_wait_ms,
+        "cold_start_s": state.cold_start_s,
+    }
