@@ -2,8 +2,9 @@
 
 (a) vLLM's own server, (b) our `/v1/chat/completions`, (c) our `/api/inference`, in one run with one client, repetition
 by repetition in turn (a b c a b c ...), so that what drifts on the machine drifts for all. Greedy, no speculation, the
-same prompts: the three give the same answers. One server is measured at a time. The other stays loaded: what CPU time
-it takes meanwhile is in the JSON as `idle_server_cpu_share`, and bare vLLM is frozen (SIGSTOP) while ours is measured.
+same prompts: the three give the same answers. One server is measured at a time. The other stays loaded, but frozen
+(SIGSTOP), as an idle vLLM takes a fifth of a core: of bare vLLM everything, of ours the engine's processes, as Ray must
+go on. What CPU the rest still takes is in the JSON as `idle_server_cpu_share` (of one core).
 
     python -m bench.overhead [--quick] [--json FILE]
 
@@ -27,9 +28,9 @@ import yaml
 
 from bench.client import PROMPTS, Stream, run_batch, total_tokens_per_s
 from bench.options import parser
-from bench.processes import cpu_seconds
+from bench.processes import Process, cpu_seconds
 from bench.report import REPOSITORY, Value, print_report, provenance, write_json
-from bench.servers import Server, application, bare_vllm, engine_environment, running
+from bench.servers import Server, application, bare_vllm, openmp_libraries, running
 from bench.sse import Dialect
 from bench.stats import median, percentile
 from router.tiers import Profile, Step, TierName
@@ -47,15 +48,16 @@ class Plan:
     streams: tuple[int, ...]
     repetitions: int
     max_tokens: int
+    waves: int
     requests_at_one_stream: int
 
     def requests(self, streams: int) -> int:
-        """Answers per repetition: several in turn for one stream, else one wave."""
-        return self.requests_at_one_stream if streams == 1 else streams
+        """Answers per repetition: `waves` for each stream, more for a single one, whose median needs samples."""
+        return self.requests_at_one_stream if streams == 1 else self.waves * streams
 
 
-FULL: Final = Plan(streams=(1, 8, 16), repetitions=5, max_tokens=64, requests_at_one_stream=4)
-QUICK: Final = Plan(streams=(1, 8), repetitions=1, max_tokens=16, requests_at_one_stream=3)
+FULL: Final = Plan(streams=(1, 8, 16), repetitions=5, max_tokens=32, waves=2, requests_at_one_stream=8)
+QUICK: Final = Plan(streams=(1, 8), repetitions=1, max_tokens=16, waves=1, requests_at_one_stream=3)
 
 
 @dataclass(slots=True)
@@ -101,9 +103,9 @@ def overhead_rows(cells: Cells) -> list[dict[str, Value]]:
 
 
 @contextlib.contextmanager
-def _frozen(server: Server) -> Iterator[None]:
-    """Stop every process of the server from running, for a while."""
-    pids = [process.pid for process in server.processes()]
+def _frozen(processes: Sequence[Process]) -> Iterator[None]:
+    """Keep the processes from running, for a while."""
+    pids = [process.pid for process in processes]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -111,6 +113,11 @@ def _frozen(server: Server) -> Iterator[None]:
     finally:
         for pid in reversed(pids):
             os.kill(pid, signal.SIGCONT)
+
+
+def _is_engine(process: Process) -> bool:
+    """Whether it is a process of vLLM's own, below the replica that Ray watches."""
+    return process.command().startswith("VLLM::")
 
 
 def _request(door: Door, bare: Server, app: Server) -> tuple[Dialect, int, dict[str, Any]]:
@@ -132,7 +139,8 @@ def measure(plan: Plan, bare: Server, app: Server) -> Cells:
             for door in DOORS:
                 dialect, port, body = _request(door, bare, app)
                 idle = app if door == "vllm" else bare
-                with _frozen(bare) if idle is bare else contextlib.nullcontext():
+                at_rest = [process for process in idle.processes() if idle is bare or _is_engine(process)]
+                with _frozen(at_rest):
                     # One short answer first: caches and connections of a server that was idle or frozen.
                     asyncio.run(run_batch(dialect, port, 1, 1, 4, **body))
                     if repetition == 0:
@@ -182,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with running(app, bare):
         cells = measure(plan, bare, app)
-        environment = {server.name: engine_environment(server.processes()) for server in (bare, app)}
+        openmp = {server.name: openmp_libraries(server.processes()) for server in (bare, app)}
     rows = overhead_rows(cells)
     errors = [error for cell in cells.values() for error in cell.errors]
     made_by = provenance()
@@ -191,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         details = {
             "model": step.target,
             "engine_args": step.engine_args,
-            "engine_environment": environment,
+            "openmp_libraries": openmp,
             "max_tokens": plan.max_tokens,
             "repetitions": plan.repetitions,
             "prompts": list(PROMPTS),

@@ -246,12 +246,11 @@ def replica_trees(processes: list[Process], names: tuple[str, ...]) -> dict[str,
     return trees
 
 
-def engine_environment(processes: list[Process]) -> dict[str, str]:
-    """What steers an engine's speed in the environment of the deepest process that runs it; for the record."""
-    wanted = ("LD_PRELOAD=", "OMP_", "KMP_", "MKL_", "VLLM_")
-    for process in reversed(processes):
-        if "VLLM" in process.command() or "vllm" in process.command():
-            with contextlib.suppress(OSError):
-                lines = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
-                return dict(sorted(line.split("=", 1) for line in lines if line.startswith(wanted) and "=" in line))
-    return {}
+def openmp_libraries(processes: list[Process]) -> list[str]:
+    """OpenMP libraries that the processes have loaded: on CPU they decide an engine's speed, so they are recorded."""
+    found: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+            found |= {line.rpartition("/")[2] for line in maps.splitlines() if "omp" in line.rpartition("/")[2]}
+    return sorted(name for name in found if name.startswith(("libiomp", "libgomp", "libomp")))

@@ -45,29 +45,30 @@ def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 
     scan = _Scan.of(_window(text))
     safety = _safety_reasons(scan) or _safety_reasons(_Scan.of(earlier[-EARLIER_CHARS:]), "earlier in the conversation")
     task = scan.ends()
-    shape = scan.without_directives()
-    tokens = estimate_tokens(shape.text) if len(text) <= SCAN_CHARS else estimate_tokens(text)
+    directives = task.directives()
+    shape = scan.without(directives)
+    tokens = estimate_tokens(text) - estimate_tokens("".join(directives))
     arithmetic = _is_arithmetic(shape)
 
-    category, why = _category(scan, task, shape, tokens, arithmetic)
+    category, why = _category(task, shape, tokens, arithmetic)
     found = _found(task, signals.DIFFICULTY_SIGNALS)
-    points, harder = sum(point for point, _ in found), tuple(reason for _, reason in found)
-    if safety:
-        category, why = "safety_critical", safety
-    elif category == "general_reasoning" and not harder and _is_simple(shape, tokens):
+    harder = tuple(reason for _, reason in found)
+    if category == "general_reasoning" and not harder and _is_simple(shape, tokens):
         category, why = "simple_question", ("short question or greeting",)
 
-    difficulty = signals.BASE_DIFFICULTY[category] + points
+    difficulty = signals.BASE_DIFFICULTY[category] + sum(points for points, _ in found)
     if category == "simple_question" and len(shape.words) > signals.EASIEST_MAX_WORDS:
         difficulty += 1
     if category == "math" and arithmetic:
         difficulty += signals.ARITHMETIC_ALONE_POINTS
     long_points, long_reasons = _length_points(tokens, conversation_tokens)
+    difficulty += long_points
+    if safety:
+        category, why = "safety_critical", safety
     low, high = signals.DIFFICULTY_RANGE[category]
-    difficulty = min(max(difficulty + long_points, low), high)
-    if tokens >= signals.LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
-        difficulty = max(difficulty, signals.LONG_CONTEXT_DIFFICULTY)
-    return Classification(category, difficulty, why + harder + long_reasons)
+    if estimate_tokens(text) >= signals.LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
+        low = signals.LONG_CONTEXT_DIFFICULTY
+    return Classification(category, min(max(difficulty, low), max(low, high)), why + harder + long_reasons)
 
 
 def estimate_tokens(text: str) -> int:
@@ -113,26 +114,30 @@ class _Scan:
     """Those of the neighbouring words that some phrase holds."""
     wide: bytes
     """What is not ASCII, in lower case and UTF-8, where the text has characters outside Latin-1; else empty."""
+    leads: frozenset[bytes]
+    """First bytes of terms that are in `wide`: one tells the script, so that a text is searched for its own only."""
 
     @classmethod
     def of(cls, text: str) -> _Scan:
         latin = text.encode("latin-1", "replace")
         words = latin.translate(_FOLD).decode("ascii").split()
         has_wide = latin.count(b"?") > text.count("?")
+        wide = _wide_part(text) if has_wide else b""
         return cls(
             text=text,
             latin=latin,
             words=words,
             known=signals.KNOWN_WORDS.intersection(words),
             pairs=signals.KNOWN_PAIRS.intersection(pairwise(words)),
-            wide=_wide_part(text) if has_wide else b"",
+            wide=wide,
+            leads=frozenset(lead for lead in signals.WIDE_LEADS if lead in wide),
         )
 
     def hits(self, terms: Terms) -> tuple[str, ...]:
         """The terms found: words in order of the alphabet, then phrases, then terms of other scripts."""
         words = sorted(terms.words & self.known)
         phrases = [phrase.text for phrase in terms.phrases if phrase.pairs <= self.pairs] if self.pairs else []
-        wide = [term.decode() for term in terms.wide if term in self.wide] if self.wide else []
+        wide = [term.decode() for term in terms.wide if term[:1] in self.leads and term in self.wide]
         return (*words, *phrases, *wide)
 
     def numbers(self) -> int:
@@ -150,20 +155,25 @@ class _Scan:
         half = signals.TASK_CHARS // 2
         return _Scan.of(f"{self.text[:half]}\n{self.text[-half:]}")
 
-    def without_directives(self) -> _Scan:
-        """The text without the short clauses that speak to the router; itself when there are none."""
+    def directives(self) -> list[str]:
+        """The short clauses that speak to the router, of those at the text's beginning and end."""
         if not self.hits(signals.DIRECTIVE_TERMS):
-            return self
+            return []
         clauses = _clauses(self.text)
         edge = signals.DIRECTIVE_CLAUSES
-        middle = clauses[edge : max(edge, len(clauses) - edge)]
-        first, last = clauses[:edge], clauses[edge + len(middle) :]
-        return _Scan.of(" ".join([*_undirected(first), *middle, *_undirected(last)]))
+        ends = clauses if len(clauses) <= 2 * edge else clauses[:edge] + clauses[-edge:]
+        return [clause for clause in ends if _is_directive(clause)]
+
+    def without(self, clauses: list[str]) -> _Scan:
+        """The text without these clauses; a long one is left as it is, for its form counts only when short."""
+        if not clauses or len(self.text) > signals.TASK_CHARS:
+            return self
+        return _Scan.of(" ".join(clause for clause in _clauses(self.text) if clause not in clauses))
 
 
 def _wide_part(text: str) -> bytes:
-    """The non-ASCII part of a text. Where it is longer than a long context, which has its least difficulty anyway,
-    only its beginning and end: searching it is the costliest part of a scan.
+    """The non-ASCII part of a text. Where it is longer than a long context, only its beginning and end: searching
+    it is the costliest part of a scan, and so long a prompt is not under-served whatever its middle holds.
     """
     wide = text.lower().encode("utf-8", "surrogatepass").translate(None, _ASCII)
     half = signals.LONG_CONTEXT_TOKENS * BYTES_PER_TOKEN // 2
@@ -175,10 +185,6 @@ def _clauses(text: str) -> list[str]:
     for end in _CLAUSE_ENDS:
         text = text.replace(end, f"{end}.")
     return text.split(".")
-
-
-def _undirected(clauses: list[str]) -> list[str]:
-    return [clause for clause in clauses if not _is_directive(clause)]
 
 
 def _is_directive(clause: str) -> bool:
@@ -199,27 +205,25 @@ def _safety_reasons(scan: _Scan, where: str | None = None) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _category(
-    scan: _Scan, task: _Scan, shape: _Scan, tokens: int, arithmetic: bool
-) -> tuple[Category, tuple[str, ...]]:
+def _category(task: _Scan, shape: _Scan, tokens: int, arithmetic: bool) -> tuple[Category, tuple[str, ...]]:
     """The category with most points, or general reasoning when none has enough; and what gave it its points."""
     best: tuple[int, Category, tuple[str, ...]] = (signals.CATEGORY_THRESHOLD - 1, "general_reasoning", ())
     for category, group in signals.CATEGORY_SIGNALS.items():
-        found = _marks(category, scan, shape, tokens, arithmetic) + _found(task, group)
+        found = _marks(category, task, shape, tokens, arithmetic) + _found(task, group)
         points = sum(point for point, _ in found)
         if points > best[0]:
             best = (points, category, tuple(reason for _, reason in found))
     return best[1], best[2]
 
 
-def _marks(category: Category, scan: _Scan, shape: _Scan, tokens: int, arithmetic: bool) -> list[tuple[int, str]]:
+def _marks(category: Category, task: _Scan, shape: _Scan, tokens: int, arithmetic: bool) -> list[tuple[int, str]]:
     """What the form of the text, beyond its words, says for a category: (points, reason)."""
     found: list[tuple[int, str]] = []
-    if category == "code" and scan.has_mark(signals.CODE_MARKS):
+    if category == "code" and task.has_mark(signals.CODE_MARKS):
         found.append((signals.CODE_MARK_POINTS, "holds source code"))
     if category == "math" and arithmetic:
         found.append((signals.ARITHMETIC_POINTS, "a sum in digits"))
-    elif category == "math" and _is_word_problem(scan, shape, tokens):
+    elif category == "math" and _is_word_problem(task, shape, tokens):
         found.append((signals.WORD_PROBLEM_POINTS, "word problem with numbers"))
     return found
 
@@ -228,11 +232,11 @@ def _found(scan: _Scan, group: Iterable[Signal]) -> list[tuple[int, str]]:
     return [(signal.points, _in_words(signal.reason, hits)) for signal in group if (hits := scan.hits(signal.terms))]
 
 
-def _is_word_problem(scan: _Scan, shape: _Scan, tokens: int) -> bool:
+def _is_word_problem(task: _Scan, shape: _Scan, tokens: int) -> bool:
     return (
         tokens <= signals.WORD_PROBLEM_MAX_TOKENS
         and shape.numbers() >= 2
-        and bool(scan.hits(signals.WORD_PROBLEM_TERMS))
+        and bool(task.hits(signals.WORD_PROBLEM_TERMS))
     )
 
 

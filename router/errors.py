@@ -5,30 +5,70 @@ ConfigError: a profile, `serve_config.yaml` or command-line setting is wrong; no
 
 from __future__ import annotations
 
-from pydantic import ValidationError
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
 
 
 class ConfigError(ValueError):
     """A setting is wrong. The message names the key, what it got and what it allows."""
 
     @classmethod
-    def of(cls, error: ValidationError, where: str) -> ConfigError:
-        """All problems that pydantic found, one line each."""
-        return cls(f"{where}: " + "; ".join(describe_problems(error)))
+    def of(cls, error: ValidationError, model: type[BaseModel], where: str) -> ConfigError:
+        """All problems that pydantic found, one sentence each."""
+        return cls(f"{where}: " + "; ".join(describe_problems(error, model)))
 
 
-def describe_problems(error: ValidationError) -> list[str]:
-    """One sentence per problem: the dotted key, what is allowed, what was given."""
+def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """One sentence per problem: the dotted key, what is allowed, what was given.
+
+    Args:
+        error: what validating into `model` raised.
+        model: tells which keys are allowed where an unknown one was given.
+    """
     lines = []
     for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+        loc = problem["loc"]
+        key = ".".join(str(part) for part in loc) or "(top level)"
         message = problem["msg"].removeprefix("Value error, ")
-        given = problem.get("input")
-        if problem["type"] in ("missing", "value_error") or isinstance(given, dict):
+        if problem["type"] == "extra_forbidden":
+            allowed = _keys_at(model, loc[:-1])
+            lines.append(f"{key}: unknown key" + (f", allowed are {', '.join(allowed)}" if allowed else ""))
+        elif problem["type"] in ("missing", "value_error") or isinstance(problem["input"], dict):
             lines.append(f"{key}: {message}")
         else:
-            lines.append(f"{key}: {message}, got {_short(given)}")
+            lines.append(f"{key}: {message}, got {_short(problem['input'])}")
     return lines
+
+
+def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """Keys of the model that stands at `loc` inside `model`; [] when none can be told."""
+    places: list[Any] = [model]
+    for part in loc:
+        places = [inner for place in places for arm in _arms(place) for inner in _inside(arm, part)]
+    return next((list(arm.model_fields) for place in places for arm in _arms(place) if _is_model(arm)), [])
+
+
+def _arms(annotation: Any) -> list[Any]:
+    """`X` and `Y` of `X | Y`; the annotation itself otherwise."""
+    return list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
+
+
+def _inside(annotation: Any, part: int | str) -> list[Any]:
+    """What stands under `part` in a model, mapping or sequence of that type."""
+    if _is_model(annotation):
+        field = annotation.model_fields.get(part)
+        return [field.annotation] if field else []
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (dict, Mapping):
+        return [arguments[1]]
+    return [arguments[0]] if get_origin(annotation) in (tuple, list) else []
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _short(value: object, limit: int = 80) -> str:

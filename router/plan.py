@@ -89,7 +89,7 @@ class Plan:
         """Why this tier, in two plain sentences (the `reasoning` event's heuristic text)."""
         kind = self.classification.category.replace("_", " ")
         rated = f"a {kind} prompt of difficulty {self.classification.difficulty} of 10"
-        why = "; ".join(self.classification.reasons) or "no special signals"
+        why = "; ".join(self.classification.reasons[:3]) or "no special signals"
         if self.mode == "auto":
             choice = f"This looks like {rated} ({why}), so power {self.power} picks the {self.tier} tier."
         else:

@@ -463,7 +463,6 @@ ARITHMETIC_MAX_WORDS = 12
 # --- difficulty -----------------------------------------------------------------------------------------------------
 
 BASE_DIFFICULTY: dict[Category, int] = {
-    "safety_critical": 7,
     "code": 4,
     "math": 4,
     "creative": 3,
@@ -478,7 +477,8 @@ DIFFICULTY_RANGE: dict[Category, tuple[int, int]] = {
     "simple_question": (1, 2),
     "general_reasoning": (2, 10),
 }
-"""Lowest and highest difficulty of a category: safety-critical prompts are never under-served."""
+"""Lowest and highest difficulty of a category. A safety-critical prompt is rated as the kind of prompt it is
+otherwise, but never under 7: it is not under-served, and no harder for it either."""
 
 DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
     Signal(
@@ -493,9 +493,9 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
         "advanced mathematics", 2,
         _terms(
             "integral integrals derivative derivatives eigenvalue eigenvalues eigenvector polynomial polynomials "
-            "modulo congruence congruent combinatorics topology topological homomorphism isomorphism isomorphic manifold "
-            "differential fourier laplace stochastic bayesian martingale hyperbola ellipse logarithm frac sqrt mathbb "
-            "binom cdot divisible divides matrices bijection convex convergence converges irrational",
+            "modulo congruence congruent combinatorics topology topological homomorphism isomorphism isomorphic "
+            "manifold differential fourier laplace stochastic bayesian martingale hyperbola ellipse logarithm frac "
+            "sqrt mathbb binom cdot divisible divides matrices bijection convex convergence converges irrational",
             ("ordered pairs", "prime number", "prime numbers", "complex numbers", "real numbers", "positive integers"),
             "积分 微分 積分 интеграл",
         ),
@@ -632,7 +632,7 @@ DIRECTIVE_TERMS = _terms(
 """A short clause with one of these speaks to the router: it counts neither as length nor as a question."""
 DIRECTIVE_MAX_CHARS = 160
 """A longer clause is kept: it also holds the task."""
-DIRECTIVE_CLAUSES = 32
+DIRECTIVE_CLAUSES = 16
 """So many clauses at the beginning and at the end are looked at: that bounds the time for a text of clauses only."""
 
 
@@ -650,3 +650,5 @@ KNOWN_WORDS = NUMBER_WORDS.union(*(terms.words for terms in _all_terms()))
 """Every single word of the tables: one intersection with it leaves the few words of a prompt that can matter."""
 KNOWN_PAIRS = frozenset(pair for terms in _all_terms() for phrase in terms.phrases for pair in phrase.pairs)
 """The same for the pairs of the phrases."""
+WIDE_LEADS = frozenset(term[:1] for terms in _all_terms() for term in terms.wide)
+"""First bytes of the terms of other scripts."""

@@ -65,6 +65,9 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
             # A replica that works on half of what it may is busy enough for another one.
             target_ongoing_requests=max(1, tier.max_ongoing_requests // 2),
             downscale_delay_s=tier.idle_before_zero_s,
+            upscale_delay_s=2,
+            metrics_interval_s=0.5,
+            look_back_period_s=2,
         ),
         graceful_shutdown_timeout_s=tier.drain_s,
         health_check_period_s=5,

@@ -42,7 +42,7 @@ def parse_inference(body: Any, limits: Limits) -> InferenceRequest:
     try:
         wish = InferenceRequest.model_validate(body)
     except ValidationError as error:
-        message = "; ".join(describe_problems(error))
+        message = "; ".join(describe_problems(error, InferenceRequest))
         raise ApiError("invalid_request", message, status=422) from error
     chars = sum(len(message.content) for message in wish.chat())
     if chars > limits.max_prompt_chars:

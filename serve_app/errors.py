@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from serve_app.engine.interface import EngineError
+
 
 class ApiError(Exception):
     """A request ends with this error: as an HTTP response if none has begun, as an `error` event otherwise."""
@@ -47,6 +49,11 @@ class Failure:
     message: str
     status: int
     retryable: bool
+
+    @classmethod
+    def of(cls, error: EngineError) -> Failure:
+        """What an engine raised, as data."""
+        return cls(error.code, error.message, error.status, error.retryable)
 
     def as_api_error(self) -> ApiError:
         """The same error, to raise."""

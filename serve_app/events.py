@@ -34,7 +34,7 @@ def token_events(tokens: Sequence[Token]) -> bytes:
     )
 
 
-def config_data(request_id: str, plan: Plan, profile: Profile, mock: bool) -> dict[str, Any]:
+def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> dict[str, Any]:
     """The data of the `config` event: what was decided, before anything runs."""
     speculation = plan.step.speculation
     return {
@@ -44,7 +44,7 @@ def config_data(request_id: str, plan: Plan, profile: Profile, mock: bool) -> di
         "speed": plan.speed,
         "tier": plan.tier,
         "gpu": profile.tiers[plan.tier].gpu or "cpu",
-        "engine": "stub" if mock else "vllm",
+        "engine": "stub" if stub else "vllm",
         "target_model": plan.step.target,
         "draft_model": speculation.draft if speculation else None,
         "fallback_step": plan.step.name,
@@ -60,8 +60,8 @@ def config_data(request_id: str, plan: Plan, profile: Profile, mock: bool) -> di
             "temperature": plan.sampling.temperature,
             "top_p": plan.sampling.top_p,
         },
-        "warm": plan.warm or mock,
-        "cold_start_s": 0.0 if mock else plan.cold_start_s,
+        "warm": plan.warm,
+        "cold_start_s": plan.cold_start_s,
     }
 
 

@@ -67,6 +67,10 @@ class InferenceStream:
     def __post_init__(self) -> None:
         self._source = Ticking(self.items)
 
+    @property
+    def _stub(self) -> bool:
+        return self.wish.mock or self.config.inference_mode == "mock"
+
     async def admit(self) -> None:
         """Wait a moment for the engine to take the request, so that a refusal can be an HTTP error.
 
@@ -99,7 +103,7 @@ class InferenceStream:
             await self._source.aclose()
 
     def _opening(self) -> bytes:
-        pieces = [event("config", config_data(self.request_id, self.plan, self.config, self.wish.mock))]
+        pieces = [event("config", config_data(self.request_id, self.plan, self.config, self._stub))]
         for step in self.plan.trace:
             data = {"step": step.step, "result": step.result, "duration_ms": round(step.duration_ms, 4)}
             pieces.append(event("trace", data))

@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
@@ -119,19 +117,14 @@ class Ingress:
         status, headers = (200, {}) if warm else (503, {"retry-after": str(self._config.limits.retry_after_s)})
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
 
-    async def _mock(self, tier: TierName, request: GenerationRequest) -> AsyncIterator[StreamItem]:
+    async def _mock(self, tier: TierName, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
         """The stub engine in this process: page work wakes no GPU."""
         engine = StubEngine(self._config.step(tier, None), self._config.stub.tokens_per_s)
         try:
             async for item in engine.generate(request):
                 yield token_events(item) if isinstance(item, list) else item
         except EngineError as error:
-            yield Failure(**asdict_error(error))
-
-
-def asdict_error(error: EngineError) -> dict[str, Any]:
-    """The fields that `Failure` shares with `EngineError`."""
-    return {"code": error.code, "message": error.message, "status": error.status, "retryable": error.retryable}
+            yield Failure.of(error)
 
 
 def answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:

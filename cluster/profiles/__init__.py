@@ -38,7 +38,9 @@ def read_profile(name: str) -> dict[str, Any]:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _HERE / f"{name}.yaml"
     if not path.is_file():
-        raise ConfigError(f"profile: got {name!r}, allowed are auto, {', '.join(shipped_profiles())} or a path to a .yaml")
+        raise ConfigError(
+            f"profile: got {name!r}, allowed are auto, {', '.join(shipped_profiles())} or a path to a .yaml"
+        )
     return read_yaml(path)
 
 
@@ -68,7 +70,7 @@ def validate_profile(kind: type[ProfileT], raw: Mapping[str, Any], where: str) -
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError.of(error, where) from error
+        raise ConfigError.of(error, kind, where) from error
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

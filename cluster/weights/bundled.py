@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
 from pathlib import Path
 
 from cluster.weights.errors import WeightsError
@@ -57,6 +58,10 @@ def convert(gguf: Path, folder: Path) -> None:
     # Seconds of imports: only here, so that listing and a finished seed stay quick.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()  # in a log file they are only noise
 
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)

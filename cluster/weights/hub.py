@@ -3,7 +3,8 @@
 `huggingface_hub.snapshot_download` is not used: since 2.x a download that dies takes its unfinished file with it (every
 process writes to a file name of its own and removes it on the way out), so a 5 GB shard starts over; and its `http_get`
 hands on 10 MB at a time, so a line that is cut more often never gets on. This keeps the library's requests, headers,
-rate-limit waits and errors, and every byte that arrived. Files come over HTTP, not Xet: Xet cannot go on from half a file.
+rate-limit waits and errors, and every byte that arrived. Files come over HTTP, not Xet, which cannot go on from half a
+file.
 """
 
 from __future__ import annotations
@@ -217,20 +218,25 @@ class _Download:
             write_manifest(self._partial, self._manifest)
 
     def _transfer(self, file: RemoteFile, out: BinaryIO, bar: Any) -> None:
-        """Append the rest of the file to `out`, going on after every cut, until several tries in a row bring nothing."""
+        """Append the rest of the file to `out`; goes on after every cut, until several tries in a row bring nothing."""
         from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
         fruitless = 0
         while (have := out.tell()) < file.size:
+            error: Exception | None = None
             try:
                 self._read_once(file, out, bar)
-            except HTTPError as error:
-                refused = isinstance(error, HfHubHTTPError) and error.response.status_code < 500
-                if refused or (out.tell() == have and fruitless >= self._access.retries):
-                    raise
+            except HTTPError as caught:
+                if isinstance(caught, HfHubHTTPError) and caught.response.status_code < 500:
+                    raise  # refused: asking again would not help
+                error = caught
             fruitless = 0 if out.tell() > have else fruitless + 1
-            if out.tell() < file.size and self._stop.wait(self._access.retry_wait_s):
-                raise _Stopped
+            if fruitless > self._access.retries:
+                raise error or WeightsError(f"{self._key}: {file.name} does not arrive whole: seed again, it continues")
+            if out.tell() < file.size:
+                bar.set_postfix_str(f"trying again ({type(error).__name__ if error else 'cut short'})")
+                if self._stop.wait(self._access.retry_wait_s):
+                    raise _Stopped
 
     def _read_once(self, file: RemoteFile, out: BinaryIO, bar: Any) -> None:
         from huggingface_hub import hf_hub_url

@@ -63,7 +63,7 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
         await left.wait()
         return {"type": "http.disconnect"}
 
-    task: asyncio.Task[None] = asyncio.ensure_future(app(_scope(call), receive, outbox.send))  # type: ignore[arg-type]
+    task: asyncio.Task[None] = asyncio.ensure_future(app(_scope(call), receive, outbox.send))
     task.add_done_callback(lambda _: outbox.ready.set())
     try:
         while True:

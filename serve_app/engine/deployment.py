@@ -18,6 +18,8 @@ from starlette.types import ASGIApp
 
 from cluster.gpu_pool import REPORT_EVERY_S, ReplicaReport
 from cluster.weights import missing_reason, model_path
+from router.plan import NO_SPECULATION
+from router.request import Message
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart, call_asgi
@@ -63,6 +65,7 @@ class EngineDeployment:
             logger.warning("tier %s: left step %s: %s", tier, failure.step, failure.reason)
         self._engine = self._started.engine
         self._openai: ASGIApp = await self._engine.openai_app()
+        await self._warm_up()
         logger.info("tier %s serves step %s after %.1f s", tier, self._started.step.name, time.monotonic() - began_s)
         await self._report_running()
         self._reporting = asyncio.ensure_future(self._keep_reporting())
@@ -78,7 +81,7 @@ class EngineDeployment:
                 else:
                     yield item
         except EngineError as error:
-            yield Failure(error.code, error.message, error.status, error.retryable)
+            yield Failure.of(error)
 
     async def openai(self, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
         """One request to the engine's own OpenAI-compatible application."""
@@ -94,6 +97,13 @@ class EngineDeployment:
         if hasattr(self, "_reporting"):
             self._reporting.cancel()
             await self._engine.shutdown()
+
+    async def _warm_up(self) -> None:
+        """One short answer before the first client: an engine's first steps compile and allocate for seconds."""
+        hello = (Message(role="user", content="one two three one two three"),)
+        request = GenerationRequest("warm-up", hello, 8, False, 0.0, 1.0, None, (), False, NO_SPECULATION)
+        async for _ in self._engine.generate(request):
+            pass
 
     def _start_engine(self, loop: asyncio.AbstractEventLoop) -> Started[Engine]:
         def on_progress(step: Step, failures: Sequence[StepFailure]) -> None:

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from router.plan import SpecPlan
+from router.plan import NO_SPECULATION, SpecPlan
 from router.request import Message
 from router.tiers import Step
 from serve_app.engine.interface import (
@@ -176,7 +176,7 @@ class StubEngine:
         raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
         request = GenerationRequest(
             request_id=http.headers.get("x-request-id", "stub"),
-            messages=tuple(Message(role=m["role"], content=m["content"]) for m in raw),
+            messages=tuple(Message.model_validate(message) for message in raw),
             max_tokens=int(body.get("max_tokens") or 64),
             max_tokens_is_wish=False,
             temperature=0.0,
@@ -184,7 +184,7 @@ class StubEngine:
             seed=None,
             stop=(),
             logprobs=False,
-            spec=SpecPlan(enabled=False, method=None, k=0, k_mode="fixed", tau=0.0),
+            spec=NO_SPECULATION,
         )
         if body.get("stream"):
             return StreamingResponse(self._openai_chunks(request, body["model"], chat), media_type="text/event-stream")

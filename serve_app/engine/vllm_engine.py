@@ -47,7 +47,7 @@ from serve_app.engine.token_text import TokenTexts
 _NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
-class _LoadCounter(StatLoggerBase):  # type: ignore[misc] # vLLM is untyped here
+class _LoadCounter(StatLoggerBase):
     """Keeps the scheduler's last running and waiting counts."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
@@ -230,8 +230,9 @@ class VllmEngine:
         """See `Engine.openai_app`: vLLM's own FastAPI application, as `vllm serve` builds it."""
         args = argparse.Namespace(**(vars(FrontendArgs()) | vars(self._args)))
         tasks = await self._engine.get_supported_tasks()
-        app = build_app(args, tasks, self._engine.model_config)
-        await init_app_state(self._engine, app.state, args, tasks)
+        fastapi = build_app(args, tasks, self._engine.model_config)
+        await init_app_state(self._engine, fastapi.state, args, tasks)
+        app: ASGIApp = fastapi
         return app
 
     async def check_health(self) -> None:

@@ -1,0 +1,71 @@
+# Two commands do everything on a fresh machine: `make serve` and `make test`.
+#
+#   make serve   install, prepare the bundled model, run `serve run serve_config.yaml`
+#   make test    install, run all tests (unit, integration with the stub engine, e2e on real vLLM)
+#   make check   format, lint, strict types; changes nothing
+#   make fix     format and lint, writing
+#
+# HARDWARE=gpu installs vLLM's CUDA build instead of the CPU build.
+# TORCH_INDEX=URL names PyTorch's CPU wheel index, where pip is not set up to find `torch==...+cpu` by itself.
+
+HARDWARE ?= cpu
+PROFILE ?= $(if $(filter gpu,$(HARDWARE)),gpu,local)
+PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(if $(shell command -v python$(v)),python$(v))) python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+CODE := router sustainability cluster serve_app bench tests
+
+# Serve's fast data plane between replicas, and engines at normal priority (Ray would run workers at nice 15).
+SERVE_ENV := RAY_SERVE_THROUGHPUT_OPTIMIZED=1 RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0
+
+.PHONY: serve test test-unit test-integration test-e2e check fix install install-dev weights clean
+
+serve: install weights
+	$(BIN)/python -m serve_app check serve_config.yaml
+	$(SERVE_ENV) $(BIN)/serve run serve_config.yaml
+
+weights: install
+	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)
+
+test: install-dev weights
+	$(BIN)/python -m pytest tests/unit tests/integration tests/e2e
+
+test-unit: install-dev
+	$(BIN)/python -m pytest tests/unit
+
+test-integration: install-dev
+	$(BIN)/python -m pytest tests/integration
+
+test-e2e: install-dev weights
+	$(BIN)/python -m pytest tests/e2e
+
+check: install-dev
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+
+fix: install-dev
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+install: $(VENV)/.installed-$(HARDWARE)
+install-dev: $(VENV)/.installed-dev
+
+$(BIN)/pip:
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, {sys.executable} is {v[0]}.{v[1]}: set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
+
+# The lists are complete, so --no-deps: a resolver would add torchvision builds that do not fit the CPU torch.
+$(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip
+	$(PIP_INSTALL) -r requirements/$*.txt
+	$(PIP_INSTALL) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE)
+	$(PIP_INSTALL) -r requirements/dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

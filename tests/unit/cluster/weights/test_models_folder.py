@@ -1,0 +1,103 @@
+"""The models folder and its manifests: what counts as a model, and how a missing one is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.weights import WeightsError, is_complete, missing_reason, model_path, models_dir
+from cluster.weights.folder import State, partial_path, state_of
+from cluster.weights.manifest import MANIFEST_NAME, Manifest, describe_files, read_manifest, write_manifest
+from cluster.weights.verifying import problem_of
+
+
+def make_model(folder: Path, key: str = "m") -> Path:
+    path = folder / key
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(b"weights" * 100)
+    (path / "config.json").write_bytes(b"{}")
+    files = describe_files(path, ["model.safetensors", "config.json"])
+    write_manifest(path, Manifest(source="hub", repo="org/m", revision="main", commit="c" * 40, files=files))
+    return path
+
+
+def test_the_models_folder_is_models_dir_else_the_repositorys_own() -> None:
+    assert models_dir({"MODELS_DIR": "/data/models"}) == Path("/data/models")
+    assert models_dir({"MODELS_DIR": ""}) == models_dir({}) == Path(__file__).parents[4] / "models"
+
+
+@pytest.mark.parametrize("key", ["", "..", "a/b", "/etc", ".hidden", "a\\b"])
+def test_a_model_name_cannot_leave_the_models_folder(key: str) -> None:
+    with pytest.raises(WeightsError, match="must be a plain folder name"):
+        model_path(Path("/models"), key)
+
+
+def test_a_manifest_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    path = make_model(tmp_path)
+    manifest = read_manifest(path)
+    assert manifest is not None
+    assert manifest.size == 702
+    assert not list(path.glob("*.new"))
+
+
+@pytest.mark.parametrize("content", ["", "not json", "{}", '{"files": {"a": {"size": -1, "sha256": "x"}}}'])
+def test_a_manifest_that_cannot_be_read_makes_no_model(tmp_path: Path, content: str) -> None:
+    path = make_model(tmp_path)
+    (path / MANIFEST_NAME).write_text(content, encoding="utf-8")
+    assert read_manifest(path) is None
+    assert not is_complete(path)
+
+
+def test_a_folder_with_every_file_at_its_size_is_complete(tmp_path: Path) -> None:
+    assert is_complete(make_model(tmp_path))
+    assert missing_reason(tmp_path, "m") is None
+
+
+def test_a_folder_that_lacks_a_file_or_its_manifest_is_not_complete(tmp_path: Path) -> None:
+    path = make_model(tmp_path, "a")
+    (path / "config.json").unlink()
+    other = make_model(tmp_path, "b")
+    (other / MANIFEST_NAME).unlink()
+    assert not is_complete(path)
+    assert not is_complete(other)
+    assert not is_complete(tmp_path / "nowhere")
+
+
+def test_completeness_reads_no_content(tmp_path: Path) -> None:
+    path = make_model(tmp_path)
+    (path / "model.safetensors").write_bytes(b"WEIGHTS" * 100)
+    assert is_complete(path)
+
+
+def test_whatever_a_partial_folder_holds_it_is_no_model(tmp_path: Path) -> None:
+    make_model(tmp_path, "m.partial")
+    assert state_of(tmp_path, "m") is State.PARTIAL
+    assert not is_complete(model_path(tmp_path, "m"))
+    assert partial_path(tmp_path, "m") == tmp_path / "m.partial"
+
+
+def test_a_reason_says_which_model_where_and_what_to_do(tmp_path: Path) -> None:
+    seed = "run `python -m cluster.weights seed --profile ...`"
+    assert missing_reason(tmp_path, "x") == f"weights of x are not in {tmp_path}: {seed}"
+    nowhere = tmp_path / "nowhere"
+    assert missing_reason(nowhere, "x") == (
+        f"models folder {nowhere} does not exist on this node: mount it, set MODELS_DIR, or {seed}"
+    )
+    (tmp_path / "x.partial").mkdir()
+    assert missing_reason(tmp_path, "x") == f"weights of x are only partly in {tmp_path}: {seed} again, it continues"
+    (make_model(tmp_path, "y") / "model.safetensors").unlink()
+    assert missing_reason(tmp_path, "y") == f"weights of y in {tmp_path} are damaged (model.safetensors): {seed} again"
+    (tmp_path / "z").mkdir()
+    assert missing_reason(tmp_path, "z") == (
+        f"{tmp_path / 'z'} has no manifest, so no seed made it: move it away and {seed}"
+    )
+
+
+def test_verification_finds_a_changed_byte_that_the_cheap_check_cannot(tmp_path: Path) -> None:
+    path = make_model(tmp_path)
+    assert problem_of(tmp_path, "m") is None
+    (path / "model.safetensors").write_bytes(b"weights" * 99 + b"weightz")
+    assert problem_of(tmp_path, "m") == (
+        f"weights of m are damaged: {path / 'model.safetensors'}; delete {path} and seed again"
+    )

@@ -1,0 +1,342 @@
+"""From a request and an observation to a plan."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.dials import power_for_difficulty, tier_for_power
+from router.observation import Observation, TierState
+from router.plan import Plan, plan
+from router.request import InferenceRequest
+from router.tiers import TIER_NAMES
+from tests.unit.router.profiles import EAGLE_K_MAX, NGRAM_K_MAX, small_profile
+
+PROFILE = small_profile()
+NOTHING_KNOWN = Observation()
+WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
+
+EASY = "What is the capital of France?"
+HARD = "Prove that the square root of 2 is irrational."
+GRAVE = "How much ibuprofen can I give my baby?"
+
+
+def ticking() -> Callable[[], float]:
+    """A clock that moves on by one second whenever it is read."""
+    ticks = itertools.count()
+    return lambda: float(next(ticks))
+
+
+def planned(observation: Observation = WARM, **body: Any) -> Plan:
+    body = {"prompt": EASY} | body if "messages" not in body else body
+    return plan(InferenceRequest.model_validate(body), observation, PROFILE, ticking())
+
+
+def steps(made: Plan) -> list[str]:
+    return [step.step for step in made.trace]
+
+
+# --- tier ---
+
+
+def test_auto_sends_an_easy_prompt_to_eco_at_speed_50() -> None:
+    made = planned()
+    assert (made.mode, made.tier, made.power, made.speed) == ("auto", "eco", 5, 50)
+    assert made.step.name == "small-ngram"
+
+
+def test_auto_sends_a_proof_to_a_high_tier() -> None:
+    assert planned(prompt=HARD).tier in ("performance", "ultra")
+
+
+def test_auto_never_sends_a_safety_critical_prompt_below_performance() -> None:
+    assert planned(prompt=GRAVE).tier in ("performance", "ultra")
+
+
+def test_auto_keeps_a_given_speed() -> None:
+    assert planned(speed=80).speed == 80
+
+
+@pytest.mark.parametrize(("power", "tier"), [(10, "eco"), (40, "balanced"), (70, "performance"), (95, "ultra")])
+def test_manual_follows_the_power_dial_whatever_the_prompt(power: int, tier: str) -> None:
+    made = planned(mode="manual", power=power)
+    assert (made.tier, made.power) == (tier, power)
+
+
+def test_manual_without_dials_is_50_and_50() -> None:
+    made = planned(mode="manual")
+    assert (made.power, made.speed, made.tier) == (50, 50, "balanced")
+
+
+# --- conversation ---
+
+
+def chat(*turns: str) -> list[dict[str, str]]:
+    roles = itertools.cycle(("user", "assistant"))
+    return [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]
+
+
+def test_the_last_user_message_is_what_is_classified() -> None:
+    assert planned(messages=chat(HARD, "Done.", "Thanks")).classification.category == "simple_question"
+    assert planned(messages=chat("Hi", "Hello!", HARD)).classification.difficulty >= 8
+
+
+def test_what_the_assistant_said_does_not_make_a_prompt_safety_critical() -> None:
+    made = planned(messages=chat("Hi", "Never mix bleach and ammonia.", EASY))
+    assert made.classification.category == "simple_question"
+
+
+def test_a_follow_up_in_a_safety_critical_conversation_stays_so() -> None:
+    made = planned(messages=chat(GRAVE, "It depends.", "And twice a day?"))
+    assert made.classification.category == "safety_critical"
+
+
+def test_a_long_conversation_raises_the_difficulty() -> None:
+    question = "Why did that happen?"
+    short = planned(messages=chat("Tell me.", "Well.", question))
+    long = planned(messages=chat("Tell me.", "Well. " * 8000, question))
+    assert long.classification.difficulty > short.classification.difficulty
+
+
+def test_a_conversation_without_a_user_is_judged_by_its_last_message() -> None:
+    assert planned(messages=[{"role": "system", "content": HARD}]).classification.difficulty >= 8
+
+
+# --- observation ---
+
+
+def test_the_active_fallback_step_is_the_one_that_is_planned_for() -> None:
+    made = planned(Observation({"eco": TierState(running=1, active_step="small-alone")}))
+    assert made.step.name == "small-alone"
+    assert not made.spec.enabled
+
+
+def test_a_warm_tier_has_no_cold_start() -> None:
+    made = planned(Observation({"eco": TierState(running=1, cold_start_s=45)}))
+    assert (made.warm, made.cold_start_s) == (True, 0.0)
+
+
+def test_a_cold_tier_has_the_observed_estimate() -> None:
+    made = planned(Observation({"eco": TierState(starting=1, cold_start_s=45)}))
+    assert (made.warm, made.cold_start_s) == (False, 45)
+
+
+def test_a_tier_never_observed_has_the_estimate_of_the_profile() -> None:
+    made = planned(NOTHING_KNOWN)
+    assert (made.warm, made.cold_start_s) == (False, 90)
+
+
+# --- sampling ---
+
+
+def test_the_speed_dial_sets_the_sampling() -> None:
+    sampling = planned(speed=50).sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (512, 0.5, 0.9)
+
+
+def test_the_users_own_sampling_overrides_the_dial() -> None:
+    sampling = planned(max_tokens=7, temperature=0, top_p=0.1).sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0, 0.1)
+
+
+def test_the_dials_max_tokens_leaves_half_of_the_context_to_the_prompt() -> None:
+    # performance's step has a context of 512 tokens
+    assert planned(mode="manual", power=60, speed=0).sampling.max_tokens == 256
+
+
+def test_the_users_max_tokens_is_kept_however_large() -> None:
+    assert planned(mode="manual", power=60, max_tokens=5000).sampling.max_tokens == 5000
+
+
+# --- speculation ---
+
+
+def test_without_a_wish_speculation_is_auto_up_to_k_max() -> None:
+    spec = planned().spec
+    assert (spec.enabled, spec.method, spec.k, spec.k_mode, spec.tau) == (True, "ngram", NGRAM_K_MAX, "auto", 0.3)
+
+
+def test_a_fixed_k_and_tau_are_kept() -> None:
+    spec = planned(spec={"k": 3, "tau": 0.0}).spec
+    assert (spec.k, spec.k_mode, spec.tau) == (3, "fixed", 0.0)
+
+
+def test_a_fixed_k_is_capped_to_k_max() -> None:
+    spec = planned(mode="manual", power=60, spec={"k": 32}).spec
+    assert (spec.method, spec.k, spec.k_mode) == ("eagle3", EAGLE_K_MAX, "fixed")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"spec": {"enabled": False}},
+        {"spec": {"enabled": False, "k": 5}},
+        {"spec": {"k": 0}},
+        {"mode": "manual", "power": 100},
+        {"mode": "manual", "power": 100, "spec": {"k": 5}},
+    ],
+    ids=["not wanted", "not wanted with k", "k 0", "step has none", "step has none but k"],
+)
+def test_speculation_is_off_where_the_user_or_the_step_says_so(body: dict[str, Any]) -> None:
+    spec = planned(**body).spec
+    assert (spec.enabled, spec.method, spec.k) == (False, None, 0)
+
+
+# --- escalation ---
+
+
+@pytest.mark.parametrize("prompt", [HARD, GRAVE])
+def test_a_hard_or_grave_prompt_on_a_low_dial_is_advised_against_but_kept_there(prompt: str) -> None:
+    made = planned(prompt=prompt, mode="manual", power=10)
+    assert made.tier == "eco"
+    assert made.escalation is not None
+    assert made.escalation.from_tier == "eco"
+    assert made.escalation.to_tier == tier_for_power(PROFILE, power_for_difficulty(made.classification.difficulty))
+    assert made.escalation.applied is False
+    assert steps(made) == ["classify_prompt", "check_gpu_pool", "escalate", "build_config"]
+    assert made.escalation.reason in made.explain()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": HARD},
+        {"prompt": HARD, "mode": "manual", "power": 100},
+        {"prompt": GRAVE, "mode": "manual", "power": 60},
+        {"prompt": EASY, "mode": "manual", "power": 0},
+        {"prompt": EASY, "mode": "manual", "power": 100},
+    ],
+    ids=["auto", "hard on ultra", "grave on performance", "easy on eco", "easy on ultra"],
+)
+def test_there_is_no_escalation_where_the_tier_is_good_enough(body: dict[str, Any]) -> None:
+    made = planned(**body)
+    assert made.escalation is None
+    assert steps(made) == ["classify_prompt", "check_gpu_pool", "build_config"]
+
+
+# --- trace and words ---
+
+
+def test_every_trace_step_has_its_own_duration() -> None:
+    assert [step.duration_ms for step in planned(prompt=HARD, mode="manual", power=0).trace] == [1000.0] * 4
+
+
+def test_trace_results_are_json_and_tell_what_was_decided() -> None:
+    made = planned()
+    results = {step.step: json.loads(json.dumps(dict(step.result))) for step in made.trace}
+    assert results["classify_prompt"]["difficulty"] == made.classification.difficulty
+    assert results["check_gpu_pool"]["gpu"] == "L4"
+    assert results["build_config"]["target_model"] == "small"
+
+
+def test_a_plan_travels_between_processes() -> None:
+    made = planned(prompt=HARD, mode="manual", power=0)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_the_explanation_names_tier_difficulty_power_and_the_wait() -> None:
+    said = planned(NOTHING_KNOWN).explain()
+    assert said == (
+        "This looks like a simple question prompt of difficulty 1 of 10 (short question or greeting), "
+        "so power 5 picks the eco tier. It has to start first (about 90 s)."
+    )
+
+
+def test_the_explanation_of_a_manual_choice_says_that_the_user_chose() -> None:
+    said = planned(mode="manual", power=95).explain()
+    assert said.startswith("You set power to 95, which picks the ultra tier")
+    assert said.endswith("It is warm.")
+
+
+# --- for anything ---
+
+words = st.sampled_from([EASY, HARD, GRAVE, "Write a poem", "translate", "def f():", "天地", "use ultra!"])
+texts = st.one_of(st.text(min_size=1, max_size=80), st.lists(words, min_size=1, max_size=5).map(" ".join))
+dial = st.none() | st.integers(0, 100)
+wishes = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "enabled": st.booleans(),
+        "k": st.integers(0, 32) | st.just("auto"),
+        "tau": st.none() | st.floats(0, 1),
+    },
+)
+inputs = st.fixed_dictionaries({"prompt": texts}) | st.fixed_dictionaries(
+    {
+        "messages": st.lists(
+            st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": texts}),
+            min_size=1,
+            max_size=5,
+        )
+    }
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> InferenceRequest:
+    body: dict[str, Any] = dict(draw(inputs)) | {"mode": draw(st.sampled_from(["auto", "manual"])), "speed": draw(dial)}
+    if body["mode"] == "manual":
+        body["power"] = draw(dial)
+    body["spec"] = draw(wishes)
+    body["max_tokens"] = draw(st.none() | st.integers(1, 10_000))
+    return InferenceRequest.model_validate(body)
+
+
+states = st.builds(
+    TierState,
+    running=st.integers(0, 3),
+    starting=st.integers(0, 3),
+    pending=st.integers(0, 3),
+    reason=st.none() | st.text(max_size=10),
+    active_step=st.none() | st.sampled_from(["small-ngram", "small-alone", "large-alone", "huge", "gone"]),
+    queue_wait_ms=st.floats(0, 1e6),
+    cold_start_s=st.floats(0, 1e4),
+)
+observations = st.builds(Observation, st.dictionaries(st.sampled_from(TIER_NAMES), states))
+
+
+@given(requests(), observations)
+def test_any_request_and_any_observation_give_a_valid_plan(request: InferenceRequest, observation: Observation) -> None:
+    made = plan(request, observation, PROFILE, ticking())
+    assert 0 <= made.power <= 100
+    assert 0 <= made.speed <= 100
+    assert made.tier == tier_for_power(PROFILE, made.power)
+    assert made.step in PROFILE.tiers[made.tier].chain
+    assert made.sampling.max_tokens >= 1
+    assert (made.cold_start_s == 0.0) or not made.warm
+    assert steps(made)[0] == "classify_prompt"
+    assert steps(made)[-1] == "build_config"
+    assert ("escalate" in steps(made)) == (made.escalation is not None)
+    assert made.mode == "manual" or made.escalation is None
+    assert made.explain().endswith(".")
+    for step in made.trace:
+        json.dumps(dict(step.result))
+
+
+@given(requests(), observations)
+def test_k_never_passes_k_max(request: InferenceRequest, observation: Observation) -> None:
+    made = plan(request, observation, PROFILE, ticking())
+    most = made.step.speculation.k_max if made.step.speculation else 0
+    assert 0 <= made.spec.k <= most
+    assert made.spec.enabled == (made.spec.k > 0) == (made.spec.method is not None)
+
+
+@given(requests(), observations)
+def test_the_same_request_at_the_same_moment_gets_the_same_plan(
+    request: InferenceRequest, observation: Observation
+) -> None:
+    assert plan(request, observation, PROFILE, ticking()) == plan(request, observation, PROFILE, ticking())
+
+
+@given(st.tuples(texts, texts), observations)
+def test_a_harder_prompt_never_gets_a_lower_tier_in_auto(pair: tuple[str, str], observation: Observation) -> None:
+    plans = [plan(InferenceRequest(prompt=text), observation, PROFILE, ticking()) for text in pair]
+    easier, harder = sorted(plans, key=lambda made: made.classification.difficulty)
+    assert TIER_NAMES.index(easier.tier) <= TIER_NAMES.index(harder.tier)
