@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser("bench.cold_start", __doc__, "one tier only")
     options.add_argument("--mock", action="store_true", help="stub engines: what Serve alone takes")
     args = options.parse_args(argv)
+    made_by = provenance()
     tiers = TIER_NAMES[:1] if args.quick else TIER_NAMES
     app = application(
         {
@@ -98,7 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "application_pss_gb": pss_bytes(app.processes()) / 1e9,
                 }
             )
-    made_by = provenance()
     print_report("Cold start and resident memory", rows, made_by)
     print(f"\nRay, Serve and the ingress before any tier: {rest_gb:.2f} GB PSS")
     if args.json:

@@ -173,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser("bench.overhead", __doc__, "one repetition, 1 and 8 streams, 16 tokens an answer")
     options.add_argument("--models", type=Path, help="models folder (default: MODELS_DIR, else ./models)")
     args = options.parse_args(argv)
+    made_by = provenance()
     plan = QUICK if args.quick else FULL
     models = (args.models or Path(os.environ.get("MODELS_DIR", REPOSITORY / "models"))).resolve()
     profile_file = REPOSITORY / "cluster" / "profiles" / "local.yaml"
@@ -193,7 +194,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         openmp = {server.name: openmp_libraries(server.processes()) for server in (bare, app)}
     rows = overhead_rows(cells)
     errors = [error for cell in cells.values() for error in cell.errors]
-    made_by = provenance()
     print_report("Overhead over bare vLLM", rows, made_by)
     if args.json:
         details = {

@@ -125,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 when a stream failed."""
     options = parser("bench.relay", __doc__, "windows of 3 s instead of 15 s")
     args = options.parse_args(argv)
+    made_by = provenance()
     duration_s = 3.0 if args.quick else 15.0
     results: dict[str, Result] = {}
     errors: list[str] = []
@@ -150,7 +151,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for run in RUNS
     ]
-    made_by = provenance()
     print_report("Token relay through one ingress replica", rows, made_by)
     figures = results_json(results)
     print(f"\nratio_to_item_a_token: {figures['ratio_to_item_a_token']:.1f}")

@@ -43,11 +43,12 @@ def _cell(value: Value) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Command, machine, date, versions and commit of this run."""
+    """Command, machine, date, versions and commit of this run; call it first, so that the load is that of others."""
     return {
         "command": shlex.join(["python", "-m", _module_name(), *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cpu": _cpu_model(), "cores": len(os.sched_getaffinity(0)), "memory_gib": _memory_gib()},
+        "load_average_before": round(os.getloadavg()[0], 2),
         "versions": {"python": platform.python_version()} | _versions(),
         "git": _git(),
     }
@@ -66,7 +67,8 @@ def print_report(title: str, rows: Sequence[Mapping[str, Value]], made_by: Mappi
     print(f"\n## {title}\n")
     print(markdown_table(rows))
     print(
-        f"\n`{made_by['command']}` on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; "
+        f"\n`{made_by['command']}` on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"load {made_by['load_average_before']} before; "
         f"{software}; {made_by['git']}; {made_by['date']}"
     )
 

@@ -227,6 +227,7 @@ def application(arguments: Mapping[str, Any], ready_path: str = "/readyz", **env
             "RAY_TMPDIR": str(scratch),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+            "RAY_worker_niceness": "0",
             **env,
         },
         scratch=scratch,

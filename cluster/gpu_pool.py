@@ -23,7 +23,7 @@ REPORT_EVERY_S = 1.0
 """Interval of the replicas' reports, s."""
 _STALE_AFTER_S = 10.0
 """A running replica that has not reported for this long is gone (ten missed reports)."""
-_POLL_EVERY_S = 0.5
+_POLL_EVERY_S = 1.0
 """Interval of the look at Serve's controller, s."""
 
 
@@ -211,6 +211,6 @@ def deployment_state(overview: DeploymentStatusOverview) -> TierDeployment:
     return TierDeployment(
         running=states.get("RUNNING", 0),
         starting=states.get("STARTING", 0) + states.get("RECOVERING", 0) + states.get("UPDATING", 0),
-        failed=status in ("DEPLOY_FAILED", "UNHEALTHY") and not states.get("RUNNING", 0),
+        failed=status == "DEPLOY_FAILED" and not states.get("RUNNING", 0),
         message=overview.message,
     )

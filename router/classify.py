@@ -120,7 +120,7 @@ class _Scan:
     @classmethod
     def of(cls, text: str) -> _Scan:
         latin = text.encode("latin-1", "replace")
-        words = latin.translate(_FOLD).decode("ascii").split()
+        words = _words(latin)
         has_wide = latin.count(b"?") > text.count("?")
         wide = _wide_part(text) if has_wide else b""
         return cls(
@@ -130,15 +130,17 @@ class _Scan:
             known=signals.KNOWN_WORDS.intersection(words),
             pairs=signals.KNOWN_PAIRS.intersection(pairwise(words)),
             wide=wide,
-            leads=frozenset(lead for lead in signals.WIDE_LEADS if lead in wide),
+            leads=frozenset(lead for lead in signals.WIDE_LEADS if lead in wide) if wide else frozenset(),
         )
 
     def hits(self, terms: Terms) -> tuple[str, ...]:
         """The terms found: words in order of the alphabet, then phrases, then terms of other scripts."""
-        words = sorted(terms.words & self.known)
-        phrases = [phrase.text for phrase in terms.phrases if phrase.pairs <= self.pairs] if self.pairs else []
-        wide = [term.decode() for term in terms.wide if term[:1] in self.leads and term in self.wide]
-        return (*words, *phrases, *wide)
+        words = [] if terms.words.isdisjoint(self.known) else sorted(terms.words & self.known)
+        if not terms.pairs.isdisjoint(self.pairs):
+            words += [phrase.text for phrase in terms.phrases if phrase.pairs <= self.pairs]
+        if self.leads:
+            words += [term.decode() for term in terms.wide if term[:1] in self.leads and term in self.wide]
+        return tuple(words)
 
     def numbers(self) -> int:
         """How many numbers the text holds, in digits or in words."""
@@ -188,7 +190,18 @@ def _clauses(text: str) -> list[str]:
 
 
 def _is_directive(clause: str) -> bool:
-    return len(clause) <= signals.DIRECTIVE_MAX_CHARS and bool(_Scan.of(clause).hits(signals.DIRECTIVE_TERMS))
+    """Whether a clause is short and speaks to the router."""
+    if len(clause) > signals.DIRECTIVE_MAX_CHARS:
+        return False
+    terms = signals.DIRECTIVE_TERMS
+    words = _words(clause.encode("latin-1", "replace"))
+    pairs = terms.pairs.intersection(pairwise(words))
+    return not terms.words.isdisjoint(words) or (bool(pairs) and any(phrase.pairs <= pairs for phrase in terms.phrases))
+
+
+def _words(latin: bytes) -> list[str]:
+    """The words of a text in Latin-1, folded as the tables are."""
+    return latin.translate(_FOLD).decode("ascii").split()
 
 
 def _in_words(reason: str, hits: tuple[str, ...]) -> str:

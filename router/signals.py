@@ -45,6 +45,8 @@ class Terms:
 
     words: frozenset[str]
     phrases: tuple[Phrase, ...] = ()
+    pairs: frozenset[Pair] = frozenset()
+    """All pairs of the phrases: a prompt with none of them is not asked for each phrase."""
     wide: tuple[bytes, ...] = ()
     """In UTF-8, lower case."""
 
@@ -73,9 +75,11 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _terms(words: str = "", phrases: tuple[str, ...] = (), wide: str = "") -> Terms:
+    parsed = tuple(Phrase.of(phrase) for phrase in phrases)
     return Terms(
         words=_words(words),
-        phrases=tuple(Phrase.of(phrase) for phrase in phrases),
+        phrases=parsed,
+        pairs=frozenset().union(*(phrase.pairs for phrase in parsed)),
         wide=tuple(term.encode() for term in wide.split()),
     )
 
@@ -648,7 +652,7 @@ def _all_terms() -> tuple[Terms, ...]:
 
 KNOWN_WORDS = NUMBER_WORDS.union(*(terms.words for terms in _all_terms()))
 """Every single word of the tables: one intersection with it leaves the few words of a prompt that can matter."""
-KNOWN_PAIRS = frozenset(pair for terms in _all_terms() for phrase in terms.phrases for pair in phrase.pairs)
+KNOWN_PAIRS = frozenset(pair for terms in _all_terms() for pair in terms.pairs)
 """The same for the pairs of the phrases."""
 WIDE_LEADS = frozenset(term[:1] for terms in _all_terms() for term in terms.wide)
 """First bytes of the terms of other scripts."""

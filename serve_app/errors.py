@@ -35,9 +35,9 @@ def bad_request(message: str, code: str = "bad_request", status: int = 400) -> A
     return ApiError(code, message, status=status)
 
 
-def unavailable(message: str, retry_after_s: int, code: str = "overloaded") -> ApiError:
-    """The same request may work after `retry_after_s` seconds."""
-    return ApiError(code, message, status=503, retryable=True, retry_after_s=retry_after_s)
+def overloaded(message: str, retry_after_s: int) -> ApiError:
+    """Too much at once; the same request may work after `retry_after_s` seconds."""
+    return ApiError("overloaded", message, status=503, retryable=True, retry_after_s=retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
-from router.observation import TierState
 from router.plan import Plan
 from router.request import InferenceRequest
 from serve_app.config import AppConfig
@@ -147,17 +146,12 @@ class InferenceStream:
         if time.monotonic() - self.arrived_s > self.config.limits.request_timeout_s:
             limit = self.config.limits.request_timeout_s
             raise ApiError("timeout", f"no end after {limit:g} s", status=504, retryable=True)
-        state = self._tier_state()
-        if self._admitted_s is None and not self.wish.mock and state.failed:
-            message = f"tier {self.plan.tier} cannot start: {state.reason}"
-            raise ApiError("tier_unavailable", message, status=503, retryable=True)
-
-    def _tier_state(self) -> TierState:
-        return self.pool.observation.tier(self.plan.tier)
+        if self._admitted_s is None and not self.wish.mock:
+            self.pool.raise_if_failed(self.plan.tier)
 
     def _status(self) -> bytes:
         waited_s = time.monotonic() - self.arrived_s
-        state = self._tier_state()
+        state = self.pool.observation.tier(self.plan.tier)
         if state.warm or self.wish.mock or self._admitted_s is not None:
             data = {"state": "queued", "waited_s": round(waited_s, 3), "estimate_s": state.queue_wait_ms / 1000}
         else:

@@ -50,7 +50,7 @@ class Ingress:
     def __init__(self, config: AppConfig, pool: DeploymentHandle, tiers: Mapping[TierName, DeploymentHandle]) -> None:
         self._config = config
         self._pool = PoolView(pool)
-        self._tiers = TierClient(tiers, config.limits.retry_after_s)
+        self._tiers = TierClient(tiers, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
 
     def __serve_build_asgi_app__(self) -> Starlette:

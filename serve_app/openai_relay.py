@@ -76,7 +76,8 @@ def engine_call(request: Request, body: Mapping[str, Any], tier: TierName, reque
         (b"content-length", str(len(raw)).encode()),
         (b"x-request-id", request_id.encode()),
     ]
-    return HttpCall(request.method, request.url.path, headers, raw)
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return HttpCall(request.method, path, headers, raw)
 
 
 @dataclass(slots=True)
@@ -179,10 +180,7 @@ class OpenAIExchange:
         return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n"
 
     def _give_up_if_hopeless(self) -> None:
-        state = self.pool.observation.tier(self.tier)
-        if state.failed:
-            message = f"tier {self.tier} cannot start: {state.reason}"
-            raise ApiError("tier_unavailable", message, status=503, retryable=True)
+        self.pool.raise_if_failed(self.tier)
         limit = self.config.limits.request_timeout_s
         if time.monotonic() - self._arrived_s > limit:
             raise ApiError("timeout", f"no answer after {limit:g} s", status=504, retryable=True)

@@ -10,6 +10,8 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from router.observation import Observation
+from router.tiers import TierName
+from serve_app.errors import ApiError
 
 logger = logging.getLogger("ray.serve")
 _REFRESH_EVERY_S = 0.5
@@ -25,6 +27,20 @@ class PoolView:
     def __init__(self, pool: DeploymentHandle) -> None:
         self._pool = pool
         self.observation = Observation()
+
+    def unavailable(self, tier: TierName) -> ApiError:
+        """The error of a tier that cannot start, with the reasons."""
+        reason = self.observation.tier(tier).reason or "its replicas fail to start"
+        return ApiError("tier_unavailable", f"tier {tier} cannot start: {reason}", status=503, retryable=True)
+
+    def raise_if_failed(self, tier: TierName) -> None:
+        """Waiting for a tier that has given up is useless.
+
+        Raises:
+            ApiError: the tier cannot start.
+        """
+        if self.observation.tier(tier).failed:
+            raise self.unavailable(tier)
 
     async def refresh(self) -> None:
         """Fetch the pool's snapshot now."""

@@ -13,7 +13,8 @@ from router.tiers import TierName
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import GenerationRequest
-from serve_app.errors import ApiError, unavailable
+from serve_app.errors import ApiError, overloaded
+from serve_app.pool_view import PoolView
 
 ItemT = TypeVar("ItemT")
 
@@ -23,11 +24,13 @@ class TierClient:
 
     Args:
         handles: one deployment handle per tier.
+        pool: knows why a tier cannot start.
         retry_after_s: `Retry-After` of refusals, s.
     """
 
-    def __init__(self, handles: Mapping[TierName, DeploymentHandle], retry_after_s: int) -> None:
+    def __init__(self, handles: Mapping[TierName, DeploymentHandle], pool: PoolView, retry_after_s: int) -> None:
         self._handles = {name: handle.options(stream=True) for name, handle in handles.items()}
+        self._pool = pool
         self._retry_after_s = retry_after_s
 
     def generate(self, tier: TierName, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
@@ -51,9 +54,9 @@ class TierClient:
             async for item in response:
                 yield item
         except BackPressureError as error:
-            raise unavailable(f"tier {tier} has too many requests waiting", self._retry_after_s) from error
+            raise overloaded(f"tier {tier} has too many requests waiting", self._retry_after_s) from error
         except DeploymentUnavailableError as error:
-            raise unavailable(f"tier {tier} cannot start", self._retry_after_s, code="tier_unavailable") from error
+            raise self._pool.unavailable(tier) from error
         except (RayError, RayServeException) as error:
             raise ApiError(
                 "replica_lost", f"the replica of tier {tier} went away", status=503, retryable=True

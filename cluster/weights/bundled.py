@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -55,13 +56,11 @@ def convert(gguf: Path, folder: Path) -> None:
         raise WeightsError(
             f"converting bundled weights needs {', '.join(absent)}: `pip install --no-deps -r requirements/cpu.txt`"
         )
+    if not sys.stderr.isatty():
+        os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported; in a log file progress bars are only noise
     # Seconds of imports: only here, so that listing and a finished seed stay quick.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
-
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()  # in a log file they are only noise
 
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)

@@ -76,7 +76,8 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
             body = b"".join(chunks)
             if body:
                 yield body
-            if task.done() or (outbox.done and not outbox.chunks):
+            # Chunks may have come while the consumer worked on the last one: the end is the end only without them.
+            if not outbox.chunks and (outbox.done or task.done()):
                 break
         await task
     finally:

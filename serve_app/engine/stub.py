@@ -120,16 +120,16 @@ class StubEngine:
         self._running.add(request.request_id)
         try:
             await asyncio.sleep(todo.first)
-            steps, drafted, accepted, sent = 0, 0, 0, 0
-            async for tokens, step_count, step_drafts in self._paced(request, text, total, todo):
+            steps, drafted, accepted = 0, 0, 0
+            until = min(at for at in (total, todo.fail, todo.die) if at is not None)
+            async for tokens, step_count, step_drafts in self._paced(request, text, until, todo):
                 steps, drafted = steps + step_count, drafted + step_drafts
                 accepted += sum(token.spec_accepted for token in tokens)
-                sent += len(tokens)
                 yield tokens
-                if todo.fail is not None and sent >= todo.fail:
-                    raise EngineError("engine_failed", "the stub was told to fail", status=500, retryable=True)
-                if todo.die is not None and sent >= todo.die:
-                    os._exit(17)
+            if until == todo.fail:
+                raise EngineError("engine_failed", "the stub was told to fail", status=500, retryable=True)
+            if until == todo.die:
+                os._exit(17)
             ended = todo.tokens is not None and total == todo.tokens
             spec = SpecStats(steps, drafted, accepted)
             yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, spec)

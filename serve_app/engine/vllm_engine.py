@@ -48,16 +48,14 @@ _NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
 class _LoadCounter(StatLoggerBase):
-    """Keeps the scheduler's last running and waiting counts."""
+    """Keeps the scheduler's last running count."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self.running = 0
-        self.waiting = 0
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
-            self.waiting = scheduler_stats.num_waiting_reqs
 
     def log_engine_initialized(self) -> None: ...
 
@@ -240,8 +238,14 @@ class VllmEngine:
         await self._engine.check_health()
 
     def load(self) -> EngineLoad:
-        """See `Engine.load`: the scheduler's counts after its last step."""
-        return EngineLoad(sum(c.running for c in self._counters), sum(c.waiting for c in self._counters))
+        """See `Engine.load`.
+
+        The scheduler tells its counts after each step, and no step follows when the last request is aborted; so they
+        are capped by the requests that the engine's client still knows.
+        """
+        unfinished = self._engine.output_processor.get_num_unfinished_requests()
+        running = min(unfinished, sum(counter.running for counter in self._counters))
+        return EngineLoad(running, unfinished - running)
 
     async def shutdown(self) -> None:
         """See `Engine.shutdown`."""

@@ -8,10 +8,10 @@ import pytest
 
 from bench.processes import cpu_seconds, process_tree, pss_bytes, read_process, stop_tree
 
-# A parent that ignores SIGINT, with a child in a session of its own: what a clean stop has to reach.
+# A parent that ignores SIGTERM, with a child in a session of its own: what a clean stop has to reach.
 _PARENT = """
 import signal, subprocess, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(60)

@@ -29,7 +29,7 @@ def test_a_table_of_nothing_says_so() -> None:
 
 def test_provenance_names_command_machine_date_versions_and_commit() -> None:
     made_by = provenance()
-    assert set(made_by) == {"command", "machine", "date", "versions", "git"}
+    assert set(made_by) == {"command", "machine", "load_average_before", "date", "versions", "git"}
     assert made_by["machine"]["cores"] >= 1
     assert made_by["machine"]["memory_gib"] > 0
     assert made_by["machine"]["cpu"]

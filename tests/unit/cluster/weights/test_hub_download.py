@@ -117,14 +117,18 @@ def test_bytes_that_are_not_what_the_hub_lists_are_refused_and_thrown_away(world
 
 
 def test_a_branch_that_moved_on_in_between_does_not_mix_two_commits(world: World) -> None:
-    world.hub.fail(SHARD_1, 500)
+    world.hub.add(REPO, FILES | {"generation_config.json": b"gone in the next commit"})
+    world.hub.cut(SHARD_1, after=100_000)
+    world.hub.fail(SHARD_1, 500, after_requests=1)
     with pytest.raises(WeightsError):
         world.seed()
-    changed = FILES | {SHARD_2: b"new" * 1000, "config.json": b'{"model_type": "qwen2"}'}
+    changed = FILES | {SHARD_1: FILES[SHARD_1][::-1], "config.json": b'{"model_type": "qwen2"}'}
     world.hub.add(REPO, changed)
     world.hub.fail(SHARD_1, 0)
-    world.seed()
-    assert {name: (world.path / name).read_bytes() for name in WANTED} == {name: changed[name] for name in WANTED}
+    assert world.seed() == "seeded"
+    assert {path.name: path.read_bytes() for path in world.path.iterdir() if path.name != MANIFEST_NAME} == {
+        name: changed[name] for name in WANTED
+    }
 
 
 def test_a_profile_that_names_another_repository_replaces_the_model(world: World) -> None:

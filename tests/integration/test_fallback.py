@@ -1,0 +1,34 @@
+"""Fallback steps that do not start, as clients and operators see them."""
+
+from __future__ import annotations
+
+from tests.support.api import Api
+
+REASON = "the stub was told not to start"
+
+
+def test_a_tier_serves_its_next_step_and_tells_why(broken: Api) -> None:
+    tier = broken.tier("eco")
+    answer = broken.infer(prompt="x stub:tokens=2", mode="manual", power=10)
+
+    assert tier["active_step"] == "target-only"
+    assert {step["name"]: step["failure"] for step in tier["chain"]} == {"ngram": REASON, "target-only": None}
+    assert REASON in tier["reason"]
+    assert answer.one("config")["fallback_step"] == "target-only"
+    assert answer.one("config")["spec_decoding"]["enabled"] is False
+
+
+def test_a_tier_without_a_working_step_says_so_instead_of_hanging(broken: Api) -> None:
+    answer = broken.infer(prompt="x", mode="manual", power=40)
+
+    assert answer.kinds[-1] == "error"
+    error = answer.one("error")
+    assert error["code"] == "tier_unavailable"
+    assert REASON in error["message"]
+    tier = broken.tier("balanced")
+    assert tier["failed"] is True
+    assert REASON in tier["reason"]
+
+    response = broken.post("/v1/chat/completions", {"model": "balanced", "messages": [{"role": "user", "content": "x"}]})
+    assert response.status_code == 503
+    assert REASON in response.json()["error"]["message"]

@@ -1,0 +1,212 @@
+"""`/api/inference` through a real Ray Serve application with stub engines."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import re
+
+import pytest
+
+from tests.support.api import Api, Json, events
+
+HOT = {"mode": "manual", "power": 10}  # eco: the tier that is warm from the start
+
+
+def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
+    answer = api.infer(prompt="What is the capital of France? stub:tokens=20")
+
+    kinds = [kind for kind, _ in itertools.groupby(answer.kinds)]
+    assert [kind for kind in kinds if kind != "status"] == [
+        "config", "trace", "reasoning", "token", "metrics", "done"
+    ]  # fmt: skip
+    config, metrics = answer.one("config"), answer.one("metrics")
+    assert (config["tier"], config["mode"], config["engine"], config["warm"]) == ("eco", "auto", "stub", True)
+    assert [step["step"] for step in answer.all("trace")] == ["classify_prompt", "check_gpu_pool", "build_config"]
+    assert all(step["duration_ms"] >= 0 for step in answer.all("trace"))
+    assert answer.one("reasoning")["source"] == "heuristic"
+    assert answer.one("done")["request_id"] == config["request_id"]
+    assert metrics["completion_tokens"] == len(answer.all("token")) == 20
+    assert metrics["finish_reason"] == "stop"
+    assert metrics["ttft_ms"] <= metrics["total_ms"]
+
+
+def test_the_answer_is_the_same_however_often_it_is_asked_for(api: Api) -> None:
+    first, second = (api.infer(prompt="same words stub:tokens=40", **HOT) for _ in range(2))
+
+    assert first.text == second.text
+    assert first.all("token") == second.all("token")
+    # Characters of two, three and four bytes survive; nothing is lost or doubled at the end.
+    assert {" é", " 電", " ⚡"} <= {token["text"] for token in first.all("token")}
+
+
+def test_spec_counts_in_metrics_agree_with_the_tokens(api: Api) -> None:
+    answer = api.infer(prompt="count me stub:tokens=60", **HOT)
+
+    spec = answer.one("metrics")["spec"]
+    accepted = sum(token["spec_accepted"] for token in answer.all("token"))
+    assert accepted == spec["accepted_tokens"] > 0
+    assert spec["acceptance_rate"] == pytest.approx(accepted / spec["draft_tokens"])
+    assert spec["mean_acceptance_length"] == pytest.approx(1 + accepted / spec["steps"])
+
+
+def test_turned_off_speculation_accepts_nothing(api: Api) -> None:
+    answer = api.infer(prompt="plain stub:tokens=12", spec={"enabled": False}, **HOT)
+
+    assert answer.one("config")["spec_decoding"]["enabled"] is False
+    assert not any(token["spec_accepted"] for token in answer.all("token"))
+    assert answer.one("metrics")["spec"]["acceptance_rate"] is None
+
+
+def test_log_probabilities_come_only_when_asked_for(api: Api) -> None:
+    without = api.infer(prompt="a stub:tokens=2", **HOT)
+    with_them = api.infer(prompt="a stub:tokens=2", logprobs=True, **HOT)
+
+    assert [token["logprob"] for token in without.all("token")] == [None, None]
+    assert all(token["logprob"] <= 0 for token in with_them.all("token"))
+
+
+def test_the_response_is_an_unbuffered_event_stream(api: Api) -> None:
+    with api.stream("/api/inference", {"prompt": "x stub:tokens=1", **HOT}) as response:
+        response.read()
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-store"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.headers["x-request-id"]
+
+
+def test_the_dials_pick_the_tier_and_a_cold_one_tells_how_it_starts(api: Api) -> None:
+    for power, tier in ((40, "balanced"), (70, "performance"), (95, "ultra")):
+        cold = api.infer(prompt="hello stub:tokens=3", mode="manual", power=power)
+        config = cold.one("config")
+        assert (config["tier"], config["warm"]) == (tier, False)
+        assert config["cold_start_s"] > 0
+        statuses = cold.all("status")
+        assert statuses, "a cold tier must not be silent"
+        assert {status["state"] for status in statuses} <= {"provisioning", "loading", "queued"}
+        gaps = [b["waited_s"] - a["waited_s"] for a, b in itertools.pairwise(statuses)]
+        assert max([statuses[0]["waited_s"], *gaps]) < 5
+        assert len(cold.all("token")) == 3
+
+    api.wait_for(lambda api: api.tier("ultra")["replicas"]["running"] == 1, timeout_s=5)
+    for power in (40, 70, 95):
+        warm = api.infer(prompt="hello stub:tokens=3", mode="manual", power=power)
+        assert warm.one("config")["warm"] is True
+    states = {tier["name"]: tier for tier in api.get("/api/tiers").json()["tiers"]}
+    assert [states[name]["replicas"]["running"] for name in ("eco", "balanced", "performance", "ultra")] == [1] * 4
+    assert states["balanced"]["active_step"] == "ngram"
+
+
+def test_mock_requests_are_answered_by_the_stub_without_waking_a_tier(broken: Api) -> None:
+    answer = broken.infer(prompt="page work stub:tokens=5", mode="manual", power=95, mock=True)
+
+    assert answer.one("config")["engine"] == "stub"
+    assert answer.one("config")["tier"] == "ultra"
+    assert len(answer.all("token")) == 5
+    assert broken.tier("ultra")["replicas"] | {"min": 0, "max": 0} == {
+        "running": 0, "starting": 0, "pending": 0, "min": 0, "max": 0
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "words"),
+    [
+        ({"prompt": "x", "powr": 3}, 422, "invalid_request", "powr: unknown key, allowed are prompt, messages"),
+        ({"prompt": "x", "mode": "manual", "power": 101}, 422, "invalid_request", "power: .*100, got 101"),
+        ({"prompt": "x", "power": 10}, 422, "invalid_request", "mode `manual`"),
+        ({}, 422, "invalid_request", "exactly one of `prompt` and `messages`"),
+        ({"prompt": "x", "messages": []}, 422, "invalid_request", "messages: .*at least 1"),
+        ({"prompt": "x", "temperature": -1}, 422, "invalid_request", "temperature: .*greater than or equal to 0"),
+        ({"prompt": "x", "spec": {"tau": 2}}, 422, "invalid_request", "spec.tau: .*less than or equal to 1, got 2"),
+        ("nonsense", 400, "not_json", "not JSON"),
+        (b"\xff\xfe", 400, "not_json", "not JSON"),
+        ({"prompt": "x", "max_tokens": 5000, **HOT}, 400, "prompt_too_long", "max_tokens 5000 .*max_model_len 2048"),
+        ({"prompt": "word " * 3000, **HOT}, 400, "prompt_too_long", "max_model_len 2048"),
+    ],
+)
+def test_bad_input_is_refused_with_a_clear_error(api: Api, body: Json, status: int, code: str, words: str) -> None:
+    response = api.post("/api/inference", body)
+
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert error["code"] == code
+    assert re.search(words, error["message"]), error["message"]
+    assert error["retryable"] is False
+    assert error["request_id"]
+
+
+def test_unknown_paths_and_methods_get_json_errors_too(api: Api) -> None:
+    missing, wrong = api.get("/nope"), api.get("/api/inference")
+
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_bodies_and_prompts_over_the_limits_are_refused(tight: Api) -> None:
+    large = tight.post("/api/inference", {"prompt": "x" * 3000})
+    long = tight.post("/api/inference", {"prompt": "x" * 600})
+
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    assert "max_body_bytes = 2048" in large.json()["error"]["message"]
+    assert (long.status_code, long.json()["error"]["code"]) == (400, "prompt_too_long")
+    assert "max_prompt_chars = 500" in long.json()["error"]["message"]
+
+
+def test_a_tier_that_is_full_answers_503_with_retry_after(tight: Api) -> None:
+    # One request runs, one waits at each of the two ingress replicas; of eight, at least five find no place.
+    body = {"prompt": "x stub:rate=20 stub:tokens=40", **HOT}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        responses = list(pool.map(lambda _: tight.post("/api/inference", body), range(8)))
+
+    refused = [response for response in responses if response.status_code == 503]
+    assert len(refused) >= 5
+    assert {response.headers["retry-after"] for response in refused} == {"7"}
+    assert {response.json()["error"]["code"] for response in refused} == {"overloaded"}
+    assert all(response.json()["error"]["retryable"] for response in refused)
+    served = [response for response in responses if response.status_code == 200]
+    assert served
+    for response in served:
+        assert list(events(iter([response.content])))[-1][0] in ("done", "error")
+
+
+def test_a_request_over_its_time_ends_with_a_timeout_error(tight: Api) -> None:
+    answer = tight.infer(prompt="x stub:first=30", **HOT)
+
+    assert answer.kinds[-1] == "error"
+    error = answer.one("error")
+    assert (error["code"], error["retryable"]) == ("timeout", True)
+    assert "4 s" in error["message"]
+    tight.wait_for(lambda api: api.tier("eco")["requests"]["running"] == 0, timeout_s=5)
+
+
+def test_an_engine_that_fails_mid_stream_ends_it_with_one_error_event(api: Api) -> None:
+    answer = api.infer(prompt="x stub:fail=4", **HOT)
+
+    assert answer.kinds[-1] == "error"
+    assert answer.kinds.count("error") == 1
+    assert not {"metrics", "done"} & set(answer.kinds)
+    assert len(answer.all("token")) >= 4
+    assert answer.one("error")["retryable"] is True
+
+
+def test_a_replica_that_dies_ends_its_stream_retryably_and_the_next_request_is_served(api: Api) -> None:
+    answer = api.infer(prompt="x stub:die=4", mode="manual", power=95)
+
+    assert answer.kinds[-1] == "error"
+    assert (answer.one("error")["code"], answer.one("error")["retryable"]) == ("replica_lost", True)
+    again = api.infer(prompt="x stub:tokens=4", mode="manual", power=95)
+    assert len(again.all("token")) == 4
+
+
+def test_sixty_four_streams_at_once_each_get_their_whole_answer(api: Api) -> None:
+    def ask(number: int) -> tuple[str, int]:
+        answer = api.infer(prompt=f"stream {number} stub:rate=0", max_tokens=300, **HOT)
+        assert answer.kinds[-1] == "done"
+        return answer.text, len(answer.all("token"))
+
+    api.infer(prompt="x stub:tokens=1", **HOT)
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(ask, range(64)))
+
+    assert [count for _, count in answers] == [300] * 64
+    assert answers[7][0] == api.infer(prompt="stream 7 stub:rate=0", max_tokens=300, **HOT).text

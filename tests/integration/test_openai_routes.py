@@ -1,0 +1,68 @@
+"""The OpenAI routes through the official SDK, on stub engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.support.api import Api
+
+
+@pytest.fixture
+def client(api: Api) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{api.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+def test_a_chat_streams_the_same_text_as_it_answers_at_once(client: openai.OpenAI) -> None:
+    messages = [{"role": "user", "content": "hello stub:tokens=12"}]
+    whole = client.chat.completions.create(model="eco", messages=messages)  # type: ignore[arg-type]
+    chunks = list(client.chat.completions.create(model="eco", messages=messages, stream=True))  # type: ignore[arg-type]
+
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "stop"
+
+
+def test_a_completion_streams(client: openai.OpenAI) -> None:
+    chunks = list(client.completions.create(model="eco", prompt="hello stub:tokens=6", stream=True))
+
+    assert sum(bool(chunk.choices[0].text) for chunk in chunks) == 6
+
+
+def test_model_auto_asks_the_router(api: Api) -> None:
+    body = {"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France? stub:tokens=1"}]}
+    response = api.post("/v1/chat/completions", body)
+
+    assert response.status_code == 200
+    assert response.headers["x-power-lever-tier"] == "eco"
+    assert response.json()["model"] == "eco"
+
+
+def test_the_models_are_auto_and_the_tiers(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["auto", "eco", "balanced", "performance", "ultra"]
+
+
+def test_an_unknown_model_is_a_404_that_names_the_allowed_ones(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="allowed are auto, eco, balanced, performance, ultra"):
+        client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "x"}])
+
+
+def test_bad_bodies_are_refused(api: Api) -> None:
+    for body in ("nonsense", "[]"):
+        response = api.post("/v1/chat/completions", body)
+        assert response.status_code == 400
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_stream_to_a_cold_tier_pings_until_it_answers(broken: Api) -> None:
+    body = {"model": "ultra", "messages": [{"role": "user", "content": "stub:tokens=2"}], "stream": True}
+    with broken.stream("/v1/chat/completions", body) as response:
+        raw = response.read()
+
+    assert response.status_code == 200
+    assert raw.startswith(b": ping\n\n")
+    assert raw.count(b"[DONE]") == 1
+    assert raw.endswith(b"data: [DONE]\n\n")

@@ -1,0 +1,33 @@
+"""Requests to an engine, with what a test does not care about filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from router.plan import NO_SPECULATION, SpecPlan
+from router.request import Message
+from router.tiers import Step
+from serve_app.engine.interface import GenerationRequest
+
+STEP = Step(name="first", target="m", max_model_len=2048)
+
+
+def ngram(k: int) -> SpecPlan:
+    return SpecPlan(enabled=True, method="ngram", k=k, k_mode="fixed", tau=0.0)
+
+
+def generation(text: str = "Hello", **over: Any) -> GenerationRequest:
+    """A request for at most 16 tokens without speculation."""
+    values: dict[str, Any] = {
+        "request_id": "r1",
+        "messages": (Message(role="user", content=text),),
+        "max_tokens": 16,
+        "max_tokens_is_wish": False,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "seed": None,
+        "stop": (),
+        "logprobs": False,
+        "spec": NO_SPECULATION,
+    }
+    return GenerationRequest(**(values | over))

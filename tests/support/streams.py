@@ -1,0 +1,69 @@
+"""Item streams that a test scripts, and a reader of the SSE bytes that come out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The stream is silent for this long, s."""
+
+    seconds: float
+
+
+@dataclass
+class Script(Generic[ItemT]):
+    """A stream of scripted items: a `Wait` pauses it, an exception ends it by being raised.
+
+    It records whether it was opened and closed, and how many items were taken.
+    """
+
+    items: Sequence[ItemT | Wait | Exception]
+    opened: bool = False
+    closed: bool = False
+    taken: list[ItemT] = field(default_factory=list)
+
+    async def stream(self) -> AsyncGenerator[ItemT, None]:
+        self.opened = True
+        try:
+            for item in self.items:
+                if isinstance(item, Wait):
+                    await asyncio.sleep(item.seconds)
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    self.taken.append(item)
+                    yield item
+        finally:
+            self.closed = True
+
+
+async def collect(pieces: AsyncIterator[bytes]) -> bytes:
+    return b"".join([piece async for piece in pieces])
+
+
+def sse_events(raw: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """(type, data) of each event of `/api/inference`; comments are ("ping", {}).
+
+    Fails unless the bytes are whole events: one line each, ended by a blank line.
+    """
+    assert raw.endswith(b"\n\n")
+    events: list[tuple[str, dict[str, Any]]] = []
+    for block in raw.removesuffix(b"\n\n").split(b"\n\n"):
+        assert b"\n" not in block
+        if block == b": ping":
+            events.append(("ping", {}))
+            continue
+        assert block.startswith(b"data: ")
+        event = orjson.loads(block.removeprefix(b"data: "))
+        assert set(event) == {"type", "data"}
+        events.append((event["type"], event["data"]))
+    return events

@@ -1,0 +1,8 @@
+"""Property tests here are not timing tests: a busy machine must not fail them."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")

@@ -1,0 +1,24 @@
+"""Async tests here run on a clock that jumps, and the application's own clock with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.virtual_time import VirtualTimeLoop
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"virtual": VirtualTimeLoop}
+
+
+@pytest.fixture(autouse=True)
+def _application_clock_is_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def monotonic() -> float:
+        return asyncio.get_running_loop().time()
+
+    for module in ("serve_app.inference", "serve_app.openai_relay"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=monotonic))

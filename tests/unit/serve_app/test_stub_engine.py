@@ -1,0 +1,183 @@
+"""The stub engine keeps the engine contract, deterministically, and does what its directives say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.engine.interface import (
+    Admitted,
+    EngineError,
+    EngineItem,
+    EngineLoad,
+    Finished,
+    GenerationRequest,
+    SpecStats,
+    Token,
+)
+from serve_app.engine.stub import StubEngine
+from tests.support.requests import STEP, generation, ngram
+
+
+def stub(tokens_per_s: float = 0) -> StubEngine:
+    return StubEngine(STEP, tokens_per_s)
+
+
+async def answer(request: GenerationRequest, engine: StubEngine | None = None) -> list[EngineItem]:
+    return [item async for item in (engine or stub()).generate(request)]
+
+
+def tokens_of(items: list[EngineItem]) -> list[Token]:
+    return [token for item in items if isinstance(item, list) for token in item]
+
+
+def end_of(items: list[EngineItem]) -> Finished:
+    assert isinstance(items[-1], Finished)
+    return items[-1]
+
+
+async def test_a_stream_is_admitted_then_tokens_then_finished() -> None:
+    items = await answer(generation("Hello there", max_tokens=5))
+    assert items[0] == Admitted(prompt_tokens=4, max_tokens=5, active_step="first")
+    assert len(tokens_of(items)) == 5
+    assert end_of(items) == Finished("length", 4, 5, 0.0, SpecStats())
+    assert all(isinstance(item, list) for item in items[1:-1])
+
+
+async def test_the_same_prompt_gives_the_same_tokens_and_another_prompt_others() -> None:
+    one, again, other = [tokens_of(await answer(generation(text))) for text in ("Hello", "Hello", "Good-bye")]
+    assert one == again
+    assert one != other
+
+
+@pytest.mark.parametrize("k", [1, 5])
+async def test_the_text_does_not_depend_on_speculation(k: int) -> None:
+    plain = tokens_of(await answer(generation()))
+    drafted = tokens_of(await answer(generation(spec=ngram(k))))
+    assert [token.text for token in drafted] == [token.text for token in plain]
+    assert not any(token.spec_accepted for token in plain)
+    assert any(token.spec_accepted for token in drafted)
+
+
+@given(text=st.text(max_size=30), k=st.integers(1, 8), max_tokens=st.integers(1, 200))
+def test_speculation_stats_say_what_the_tokens_say(text: str, k: int, max_tokens: int) -> None:
+    request = generation("Say: " + text.replace("stub:", ""), spec=ngram(k), max_tokens=max_tokens)
+    items = asyncio.run(answer(request))
+    tokens, spec = tokens_of(items), end_of(items).spec
+    # Every step ends with a token of the target, so steps are counted by the tokens that no draft proposed.
+    assert spec.steps == sum(not token.spec_accepted for token in tokens)
+    assert spec.draft_tokens == k * spec.steps
+    assert spec.accepted_tokens == sum(token.spec_accepted for token in tokens)
+    assert end_of(items).completion_tokens == len(tokens) == max_tokens
+
+
+async def test_the_tokens_directive_ends_the_answer_by_itself() -> None:
+    items = await answer(generation("stub:tokens=3 please"))
+    assert (end_of(items).finish_reason, end_of(items).completion_tokens) == ("stop", 3)
+    assert len(tokens_of(items)) == 3
+
+
+async def test_max_tokens_below_the_tokens_directive_ends_by_length() -> None:
+    items = await answer(generation("stub:tokens=30", max_tokens=7))
+    assert (end_of(items).finish_reason, end_of(items).completion_tokens) == ("length", 7)
+
+
+async def test_the_fail_directive_fails_retryably_after_exactly_that_many_tokens() -> None:
+    seen: list[EngineItem] = []
+    with pytest.raises(EngineError, match="told to fail") as error:
+        async for item in stub().generate(generation("stub:fail=3", spec=ngram(5))):
+            seen.append(item)
+    assert len(tokens_of(seen)) == 3
+    assert (error.value.code, error.value.status, error.value.retryable) == ("engine_failed", 500, True)
+
+
+async def test_the_fail_directive_can_fail_before_the_first_token() -> None:
+    seen: list[EngineItem] = []
+    with pytest.raises(EngineError, match="told to fail"):
+        async for item in stub().generate(generation("stub:fail=0")):
+            seen.append(item)
+    assert [type(item) for item in seen] == [Admitted]
+
+
+async def test_the_first_directive_delays_the_first_token_but_not_admission() -> None:
+    loop = asyncio.get_running_loop()
+    began, times = loop.time(), []
+    async for _ in stub().generate(generation("stub:first=4", max_tokens=1)):
+        times.append(loop.time() - began)
+    assert times == pytest.approx([0, 4, 4])
+
+
+async def test_tokens_come_at_the_configured_speed() -> None:
+    loop = asyncio.get_running_loop()
+    began, times = loop.time(), []
+    async for item in stub(tokens_per_s=10).generate(generation(max_tokens=5)):
+        if isinstance(item, list):
+            times += [loop.time() - began] * len(item)
+    assert times == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+@pytest.mark.parametrize(("rate", "took_s"), [("4", 4.0), ("0", 0.0)])
+async def test_the_rate_directive_beats_the_configured_speed(rate: str, took_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    items = await answer(generation(f"stub:rate={rate}"), stub(tokens_per_s=10))
+    assert loop.time() - began == pytest.approx(took_s)
+    assert len(tokens_of(items)) == 16
+
+
+async def test_a_consumer_that_lags_gets_what_is_due_in_one_item() -> None:
+    sizes = []
+    async for item in stub(tokens_per_s=10).generate(generation(max_tokens=6)):
+        if isinstance(item, list):
+            sizes.append(len(item))
+            await asyncio.sleep(0.25)
+    assert sizes[0] == 1
+    assert max(sizes) > 1
+    assert sum(sizes) == 6
+
+
+@pytest.mark.parametrize("word", ["stub:tokens=many", "stub:rate=", "stub:fail=1.5", "stub:first=soon"])
+async def test_a_directive_that_is_no_number_is_the_clients_error(word: str) -> None:
+    with pytest.raises(EngineError) as error:
+        await answer(generation(word))
+    assert (error.value.code, error.value.status, error.value.retryable) == ("bad_stub_directive", 400, False)
+
+
+async def test_a_prompt_that_fills_the_context_is_refused() -> None:
+    with pytest.raises(EngineError, match="2048 prompt tokens") as error:
+        await answer(generation("word " * 2046))
+    assert (error.value.code, error.value.status, error.value.retryable) == ("prompt_too_long", 400, False)
+
+
+async def test_a_wished_max_tokens_that_does_not_fit_is_refused_and_one_from_the_dial_is_cut() -> None:
+    text = "word " * 2036  # with the two of the chat: 2038 of 2048 tokens
+    with pytest.raises(EngineError, match="max_tokens 16"):
+        await answer(generation(text, max_tokens_is_wish=True))
+    assert end_of(await answer(generation(text))).completion_tokens == 10
+
+
+async def test_logprobs_come_only_when_asked_for() -> None:
+    assert {token.logprob for token in tokens_of(await answer(generation()))} == {None}
+    assert {token.logprob for token in tokens_of(await answer(generation(logprobs=True)))} == {-0.5}
+
+
+async def test_the_running_count_rises_with_a_stream_and_falls_when_it_is_closed_midway() -> None:
+    engine = stub(tokens_per_s=10)
+    stream = engine.generate(generation())
+    await anext(stream)
+    await anext(stream)
+    assert engine.load() == EngineLoad(running=1, waiting=0)
+    await stream.aclose()
+    assert engine.load() == EngineLoad(running=0, waiting=0)
+
+
+async def test_the_running_count_falls_when_a_stream_ends_or_fails() -> None:
+    engine = stub()
+    await answer(generation(), engine)
+    assert engine.load().running == 0
+    with pytest.raises(EngineError):
+        await answer(generation("stub:fail=1"), engine)
+    assert engine.load().running == 0

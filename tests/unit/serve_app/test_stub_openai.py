@@ -1,0 +1,72 @@
+"""The stub's OpenAI routes, over HTTP semantics without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from serve_app.engine.interface import Token
+from serve_app.engine.stub import StubEngine
+from tests.support.requests import STEP, generation
+
+CHAT = {"model": "eco", "messages": [{"role": "user", "content": "stub:tokens=9"}]}
+COMPLETION = {"model": "eco", "prompt": "stub:tokens=9"}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(await StubEngine(STEP, 0).openai_app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
+        yield client
+
+
+async def expected_text() -> str:
+    tokens: list[Token] = []
+    async for item in StubEngine(STEP, 0).generate(generation("stub:tokens=9")):
+        tokens += item if isinstance(item, list) else []
+    return "".join(token.text for token in tokens)
+
+
+async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    response = await client.post(path, json=body | {"stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    return [orjson.loads(line) for line in lines]
+
+
+async def test_a_chat_is_answered_as_a_chat_completion(client: httpx.AsyncClient) -> None:
+    body = (await client.post("/v1/chat/completions", json=CHAT, headers={"x-request-id": "r7"})).json()
+    assert (body["id"], body["object"], body["model"]) == ("r7", "chat.completion", "eco")
+    (choice,) = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": await expected_text()}
+    assert choice["finish_reason"] == "stop"
+
+
+async def test_a_prompt_is_answered_as_a_text_completion(client: httpx.AsyncClient) -> None:
+    body = (await client.post("/v1/completions", json=COMPLETION)).json()
+    assert body["object"] == "text_completion"
+    assert body["choices"] == [{"index": 0, "finish_reason": "stop", "text": await expected_text()}]
+
+
+async def test_a_chat_streams_one_chunk_a_token_then_the_finish_reason_then_done(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, "/v1/chat/completions", CHAT)
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [choice["finish_reason"] for choice in choices] == [None] * 9 + ["stop"]
+    assert "".join(choice["delta"]["content"] for choice in choices) == await expected_text()
+
+
+async def test_a_completion_streams_the_text_of_the_whole_answer(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, "/v1/completions", COMPLETION)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == await expected_text()
+
+
+async def test_max_tokens_is_kept(client: httpx.AsyncClient) -> None:
+    body = (await client.post("/v1/completions", json=COMPLETION | {"max_tokens": 4})).json()
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert len(await stream(client, "/v1/completions", COMPLETION | {"max_tokens": 4})) == 4 + 1

@@ -1,0 +1,57 @@
+"""Waiting on a stream: its items, a tick in each silent interval, and closing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from serve_app.ticks import TICK, Ticking
+from tests.support.streams import Script, Wait
+
+
+async def test_items_come_in_order_then_none_for_ever() -> None:
+    source = Ticking(Script(["a", "b"]).stream())
+    assert [await source.get(1) for _ in range(4)] == ["a", "b", None, None]
+
+
+async def test_each_silent_interval_is_a_tick_and_the_item_that_comes_late_is_not_lost() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    source = Ticking(Script([Wait(5), "late", "next"]).stream())
+    assert [await source.get(2) for _ in range(4)] == [TICK, TICK, "late", "next"]
+    assert loop.time() - began == pytest.approx(5)
+
+
+async def test_what_the_stream_raises_is_raised() -> None:
+    source = Ticking(Script(["a", RuntimeError("gone")]).stream())
+    assert await source.get(1) == "a"
+    with pytest.raises(RuntimeError, match="gone"):
+        await source.get(1)
+
+
+async def test_closing_while_an_item_is_awaited_closes_the_stream() -> None:
+    script = Script([Wait(60), "never"])
+    source = Ticking(script.stream())
+    assert await source.get(1) is TICK
+    await source.aclose()
+    assert script.closed
+    assert script.taken == []
+
+
+async def test_closing_between_items_closes_the_stream_and_twice_is_fine() -> None:
+    script = Script(["a", "b"])
+    source = Ticking(script.stream())
+    await source.get(1)
+    await source.aclose()
+    await source.aclose()
+    assert script.closed
+
+
+async def test_cancelling_a_wait_loses_no_item() -> None:
+    source = Ticking(Script([Wait(1), "a"]).stream())
+    waiting = asyncio.ensure_future(source.get(10))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert await source.get(10) == "a"
