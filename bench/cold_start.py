@@ -22,7 +22,7 @@ from typing import Final
 from bench.client import fetch, request_for
 from bench.options import parser
 from bench.processes import pss_bytes
-from bench.report import Value, print_report, provenance, write_json
+from bench.report import REPOSITORY, Value, print_report, provenance, write_json
 from bench.servers import Server, application, replica_trees, running
 from bench.sse import EventReader
 from router.tiers import TIER_NAMES, TierName
@@ -69,16 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = options.parse_args(argv)
     made_by = provenance()
     tiers = TIER_NAMES[:1] if args.quick else TIER_NAMES
-    app = application(
-        {
-            "profile": "local",
-            "inference_mode": "mock" if args.mock else "real",
-            "models_dir": os.environ.get("MODELS_DIR", "models"),
-            # Nothing scales down while others start.
-            "tiers": {tier: {"replicas": {"min": 0, "max": 1}, "idle_before_zero_s": 3600} for tier in TIER_NAMES},
-        },
-        ready_path="/healthz",
-    )
+    arguments = {
+        "profile": "local",
+        "inference_mode": "mock" if args.mock else "real",
+        "models_dir": os.environ.get("MODELS_DIR", str(REPOSITORY / "models")),
+        # Nothing scales down while others start.
+        "tiers": {tier: {"replicas": {"min": 0, "max": 1}, "idle_before_zero_s": 3600} for tier in TIER_NAMES},
+    }
+    app = application({"/": arguments}, ready="/healthz")
     rows: list[dict[str, Value]] = []
     with running(app, timeout_s=120):
         rest_gb = pss_bytes(app.processes()) / 1e9

@@ -181,14 +181,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     step = plain_step(profile)
 
     bare = bare_vllm(step, models / step.target, {"LD_PRELOAD": str(Path(sys.prefix) / "lib" / "libiomp5.so")})
-    app = application(
-        {
-            "profile": "local",
-            "inference_mode": "real",
-            "models_dir": str(models),
-            "tiers": {TIER: {"chain": [step.model_dump()], "replicas": {"min": 1, "max": 1}}},
-        }
-    )
+    arguments = {
+        "profile": "local",
+        "inference_mode": "real",
+        "models_dir": str(models),
+        "tiers": {TIER: {"chain": [step.model_dump()], "replicas": {"min": 1, "max": 1}}},
+    }
+    app = application({"/": arguments})
     with running(app, bare):
         cells = measure(plan, bare, app)
         openmp = {server.name: openmp_libraries(server.processes()) for server in (bare, app)}

@@ -1,10 +1,12 @@
 """How fast tokens travel from an engine replica through one ingress replica to 64 clients, engine cost aside.
 
-Three runs of the application on its stub engine, all without speculation:
+Two applications on stub engines live in one Serve instance: the application as it comes, and beside it the same with
+one item a token between replica and ingress (`relay.max_tokens_per_item: 1`). In turn, repetition by repetition, each
+has 64 streams under constant load, no speculation, one ingress replica, for a fixed window:
 
-1. as fast as it can: tokens/s in all, over a fixed window under constant load;
-2. the same with one item a token between replica and ingress (`relay.max_tokens_per_item: 1`), for the ratio;
-3. 50 tokens/s a stream: how much later than 20 ms after its predecessor a token arrives.
+1. as fast as it can: tokens/s in all;
+2. one item a token, as fast as it can: for the ratio;
+3. as it comes, the engine at 50 tokens/s a stream: how much later than 20 ms after its predecessor a token arrives.
 
 The client is one process that counts markers in what it reads: alone it takes 200,000 tokens/s (one event a read) to
 2,900,000 (32 events a read) on two cores, so it needs no company. It shares the machine with the server; what CPU it
@@ -16,6 +18,7 @@ took is in the JSON as `client_cpu_share` (of one core).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import sys
 from collections.abc import Sequence
@@ -26,7 +29,7 @@ from bench.client import Flood, Request, request_for, run_flood
 from bench.options import parser
 from bench.report import Value, print_report, provenance, write_json
 from bench.servers import application, running
-from bench.sse import added_gaps_s, tokens_between
+from bench.sse import added_gaps_s
 from bench.stats import percentile
 
 STREAMS: Final = 64
@@ -36,32 +39,38 @@ TIER: Final = "eco"
 POWER: Final = 10
 
 
+ARGUMENTS: Final[dict[str, Any]] = {
+    "profile": "local",
+    "inference_mode": "mock",
+    "stub": {"tokens_per_s": 0.0},
+    "tiers": {TIER: {"max_ongoing_requests": 2 * STREAMS, "replicas": {"min": 1, "max": 1}}},
+    "ingress": {"replicas": 1},
+}
+VARIANTS: Final[dict[str, dict[str, Any]]] = {
+    "/": ARGUMENTS,
+    "/item-a-token": ARGUMENTS | {"relay": {"max_tokens_per_item": 1}},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One configuration of the application."""
+    """One kind of load."""
 
     name: str
-    stub_tokens_per_s: float
-    max_tokens_per_item: int | None
-    """None: as the application comes."""
+    prefix: str
+    """Route prefix of the application that takes it."""
+    tokens_per_s: float
+    """Speed of the engine for one stream; 0: as fast as it can."""
 
-    def arguments(self) -> dict[str, Any]:
-        """What it asks of the application's config."""
-        arguments: dict[str, Any] = {
-            "profile": "local",
-            "inference_mode": "mock",
-            "stub": {"tokens_per_s": self.stub_tokens_per_s},
-            "tiers": {TIER: {"max_ongoing_requests": 2 * STREAMS, "replicas": {"min": 1, "max": 1}}},
-            "ingress": {"replicas": 1},
-        }
-        if self.max_tokens_per_item is not None:
-            arguments["relay"] = {"max_tokens_per_item": self.max_tokens_per_item}
-        return arguments
+    @property
+    def expected_gap_s(self) -> float:
+        """Time between tokens that the engine itself makes."""
+        return 1 / self.tokens_per_s if self.tokens_per_s else 0.0
 
 
-FAST: Final = Run("as fast as it can", 0.0, None)
-ITEM_A_TOKEN: Final = Run("one item a token", 0.0, 1)
-SLOW: Final = Run(f"{SLOW_TOKENS_PER_S:g} tokens/s a stream", SLOW_TOKENS_PER_S, None)
+FAST: Final = Run("as fast as it can", "/", 0.0)
+ITEM_A_TOKEN: Final = Run("one item a token", "/item-a-token", 0.0)
+SLOW: Final = Run(f"{SLOW_TOKENS_PER_S:g} tokens/s a stream", "/", SLOW_TOKENS_PER_S)
 RUNS: Final = (FAST, ITEM_A_TOKEN, SLOW)
 
 
@@ -77,24 +86,23 @@ class Result:
     """CPU time of the client over wall time: of one core."""
 
 
-def evaluate(flood: Flood, expected_gap_s: float) -> Result:
-    """Rates and delays within the measured window."""
-    seconds = flood.end_s - flood.start_s
-    tokens = sum(tokens_between(list(stream), flood.start_s, flood.end_s) for stream in flood.arrivals)
+def evaluate(floods: Sequence[Flood], expected_gap_s: float) -> Result:
+    """Rates and delays within the measured windows of all repetitions."""
+    seconds = sum(flood.end_s - flood.start_s for flood in floods)
+    tokens = 0
+    gaps: list[float] = []
+    for flood in floods:
+        for stream in flood.arrivals:
+            within = [arrival for arrival in stream if flood.start_s <= arrival[0] < flood.end_s]
+            tokens += sum(count for _, count in within)
+            gaps += added_gaps_s(within, expected_gap_s)
     if not tokens:
         raise ValueError("no token event arrived: is its JSON compact, with `type` first?")
-    gaps = [
-        gap
-        for stream in flood.arrivals
-        for gap in added_gaps_s(
-            [arrival for arrival in stream if flood.start_s <= arrival[0] < flood.end_s], expected_gap_s
-        )
-    ]
     return Result(
         tokens_per_s=tokens / seconds,
         added_itl_p50_ms=1000 * percentile(gaps, 50),
         added_itl_p99_ms=1000 * percentile(gaps, 99),
-        client_cpu_share=flood.client_cpu_s / seconds,
+        client_cpu_share=sum(flood.client_cpu_s for flood in floods) / seconds,
     )
 
 
@@ -107,39 +115,39 @@ def results_json(results: dict[str, Result]) -> dict[str, float]:
     }
 
 
-def _measure(run: Run, warmup_s: float, duration_s: float) -> Flood:
-    app = application(run.arguments())
+def measure(run: Run, port: int, warmup_s: float, duration_s: float) -> Flood:
+    """One window under constant load."""
     turn = itertools.count()
 
     def make_request(stream: int) -> Request:
-        prompt = f"stream {stream}, answer {next(turn)}"
-        return request_for(
-            "inference", app.port, prompt, MAX_TOKENS, mode="manual", power=POWER, spec={"enabled": False}
+        # The stub reads its speed from the prompt.
+        prompt = f"stub:rate={run.tokens_per_s:g} stream {stream}, answer {next(turn)}"
+        request = request_for(
+            "inference", port, prompt, MAX_TOKENS, mode="manual", power=POWER, spec={"enabled": False}
         )
+        return dataclasses.replace(request, path=run.prefix.rstrip("/") + request.path)
 
-    with running(app, timeout_s=120):
-        return asyncio.run(run_flood(make_request, STREAMS, warmup_s, duration_s))
+    return asyncio.run(run_flood(make_request, STREAMS, warmup_s, duration_s))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 when a stream failed."""
-    options = parser("bench.relay", __doc__, "windows of 3 s instead of 15 s")
+    options = parser("bench.relay", __doc__, "one window of 3 s for each load instead of three of 8 s")
     args = options.parse_args(argv)
     made_by = provenance()
-    duration_s = 3.0 if args.quick else 15.0
-    results: dict[str, Result] = {}
-    errors: list[str] = []
-    for run in RUNS:
-        print(f"{run.name} ...", file=sys.stderr)
-        flood = _measure(run, warmup_s=2.0, duration_s=duration_s)
-        if flood.errors:
-            errors += flood.errors
-            continue
-        results[run.name] = evaluate(flood, 1 / run.stub_tokens_per_s if run.stub_tokens_per_s else 0.0)
-    for error in errors[:5]:
-        print(f"failed: {error}", file=sys.stderr)
-    if errors:
-        return 1
+    repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)
+    floods: dict[Run, list[Flood]] = {run: [] for run in RUNS}
+    app = application(VARIANTS)
+    with running(app, timeout_s=180):
+        for repetition in range(1, repetitions + 1):
+            for run in RUNS:
+                print(f"repetition {repetition} of {repetitions}: {run.name}", file=sys.stderr)
+                flood = measure(run, app.port, 2.0, duration_s)
+                floods[run].append(flood)
+                if flood.errors:
+                    print(f"failed: {flood.errors[0]}", file=sys.stderr)
+                    return 1
+    results = {run.name: evaluate(floods[run], run.expected_gap_s) for run in RUNS}
     rows: list[dict[str, Value]] = [
         {
             "stub engine": run.name,
@@ -155,7 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = results_json(results)
     print(f"\nratio_to_item_a_token: {figures['ratio_to_item_a_token']:.1f}")
     if args.json:
-        write_json(args.json, {**figures, "runs": rows, "window_s": duration_s}, made_by)
+        windows = {"windows": repetitions, "window_s": duration_s}
+        write_json(args.json, {**figures, "runs": rows, **windows}, made_by)
     return 0
 
 

@@ -47,6 +47,8 @@ class Server:
     cwd: Path = REPOSITORY
     scratch: Path | None = None
     """Folder that goes away with the server."""
+    further_ready_paths: tuple[str, ...] = ()
+    """Answer 200 as well before the server counts as ready."""
     _process: subprocess.Popen[bytes] | None = None
     _log: IO[bytes] | None = None
 
@@ -71,18 +73,19 @@ class Server:
         )
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Poll `ready_path` until it answers 200.
+        """Poll `ready_path` and `further_ready_paths` until each has answered 200.
 
         Raises:
             ServerError: it ended, or was not ready in time.
         """
         deadline = time.monotonic() + timeout_s
-        while get_status(self.port, self.ready_path) != 200:
-            if self._process is None or self._process.poll() is not None:
-                raise ServerError(f"{self.name} ended before it was ready:\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise ServerError(f"{self.name} was not ready after {timeout_s:g} s:\n{self.log_tail()}")
-            time.sleep(0.25)
+        for path in (self.ready_path, *self.further_ready_paths):
+            while get_status(self.port, path) != 200:
+                if self._process is None or self._process.poll() is not None:
+                    raise ServerError(f"{self.name} ended before it was ready:\n{self.log_tail()}")
+                if time.monotonic() > deadline:
+                    raise ServerError(f"{self.name} was not ready after {timeout_s:g} s:\n{self.log_tail()}")
+                time.sleep(0.25)
 
     def processes(self) -> list[Process]:
         """Everything that this server runs."""
@@ -203,32 +206,47 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
     return merged
 
 
-def app_config(shipped: Mapping[str, Any], port: int, arguments: Mapping[str, Any]) -> Json:
-    """The shipped Serve config on a loopback port of its own, `arguments` laid over the application's."""
+def app_config(shipped: Mapping[str, Any], port: int, variants: Mapping[str, Mapping[str, Any]]) -> Json:
+    """The shipped Serve config on a loopback port of its own, with one application for each variant.
+
+    Args:
+        shipped: what `serve_config.yaml` says.
+        port: where it listens.
+        variants: arguments to lay over the application's, by route prefix (`/` or `/name`).
+    """
     config = deep_merge(shipped, {"http_options": {"host": HOST, "port": port}})
-    [application, *_] = config["applications"]
-    config["applications"] = [{**application, "args": deep_merge(application.get("args") or {}, arguments)}]
+    [first, *_] = config["applications"]
+    config["applications"] = [
+        {
+            **first,
+            "name": first["name"] + prefix.rstrip("/").replace("/", "-"),
+            "route_prefix": prefix,
+            "args": deep_merge(first.get("args") or {}, arguments),
+        }
+        for prefix, arguments in variants.items()
+    ]
     return config
 
 
-def application(arguments: Mapping[str, Any], ready_path: str = "/readyz", **env: str) -> Server:
-    """This application by `serve run`, in a Ray instance of its own that ends with it."""
+def application(variants: Mapping[str, Mapping[str, Any]], ready: str = "/readyz") -> Server:
+    """This application by `serve run`, in a Ray instance of its own that ends with it; see `app_config`."""
     port = free_port()
     scratch = Path(tempfile.mkdtemp(prefix="plb-"))  # short: Ray's socket paths below it have a limit of 107 bytes
     shipped: Json = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
+    ready_paths = [prefix.rstrip("/") + ready for prefix in variants]
     config = scratch / "serve_config.yaml"
-    config.write_text(yaml.safe_dump(app_config(shipped, port, arguments)), encoding="utf-8")
+    config.write_text(yaml.safe_dump(app_config(shipped, port, variants)), encoding="utf-8")
     return Server(
         name="app",
         command=[str(Path(sys.executable).with_name("serve")), "run", "--address", "local", str(config)],
         port=port,
-        ready_path=ready_path,
+        ready_path=ready_paths[0],
+        further_ready_paths=tuple(ready_paths[1:]),
         env={
             "RAY_TMPDIR": str(scratch),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
             "RAY_worker_niceness": "0",
-            **env,
         },
         scratch=scratch,
     )

@@ -171,8 +171,3 @@ def added_gaps_s(arrivals: list[tuple[float, int]], expected_gap_s: float) -> li
         gaps.extend([-expected_gap_s] * (count - 1))
         previous = time_s
     return gaps
-
-
-def tokens_between(arrivals: list[tuple[float, int]], start_s: float, end_s: float) -> int:
-    """Tokens that arrived in [start_s, end_s)."""
-    return sum(count for time_s, count in arrivals if start_s <= time_s < end_s)

@@ -7,8 +7,9 @@ report which fallback step they are loading or serving, what failed before it, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -23,8 +24,12 @@ REPORT_EVERY_S = 1.0
 """Interval of the replicas' reports, s."""
 _STALE_AFTER_S = 10.0
 """A running replica that has not reported for this long is gone (ten missed reports)."""
-_POLL_EVERY_S = 1.0
-"""Interval of the look at Serve's controller, s."""
+_LOOK_BUSY_S = 1.0
+_LOOK_IDLE_S = 4.0
+"""Intervals of the look at Serve's controller, s: while replicas start, and while none does. The look costs the
+controller and this process some 30 ms of CPU; a report that says something new brings the next look forward."""
+_NEWS_WAIT_S = 10.0
+"""Longest time that `news` is silent, s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class TierDeployment:
     running: int = 0
     starting: int = 0
     failed: bool = False
+    """Serve has given the deployment up until the next deploy."""
+    unhealthy: bool = False
     message: str = ""
 
 
@@ -88,14 +95,17 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
     starting = min(len(loading), deployment.starting)
     speaking = running or loading or reports
     failures = speaking[-1].failures if speaking else ()
+    # Serve stops trying after some failed starts and calls that unhealthy, as it calls a replica that has just died;
+    # only the first left a report of failure and has no replacement starting.
+    gave_up = deployment.unhealthy and not deployment.starting and any(r.state == "failed" for r in reports)
     return TierState(
         running=deployment.running,
         starting=starting,
         pending=deployment.starting - starting,
-        reason=_reason(deployment, loading, failures),
+        reason=_reason(deployment, loading, failures, gave_up),
         active_step=running[-1].step if running and deployment.running else None,
         step_failures=failures,
-        failed=deployment.failed and deployment.running == 0,
+        failed=(deployment.failed or gave_up) and deployment.running == 0,
         engine_running=sum(report.engine_running for report in running),
         engine_waiting=sum(report.engine_waiting for report in running),
         cold_start_s=cold_start_s,
@@ -103,14 +113,17 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
 
 
 def _reason(
-    deployment: TierDeployment, loading: list[ReplicaReport], failures: tuple[tuple[str, str], ...]
+    deployment: TierDeployment,
+    loading: list[ReplicaReport],
+    failures: tuple[tuple[str, str], ...],
+    gave_up: bool,
 ) -> str | None:
     words = [f"step {step} failed: {reason}" for step, reason in failures]
     if loading and not deployment.running:
         words.append(f"loading step {loading[-1].step}")
     elif deployment.starting and not deployment.running:
         words.append("waiting for a replica to be placed")
-    elif not deployment.running and not deployment.failed:
+    elif not (deployment.running or deployment.failed or gave_up):
         words.append("scaled to zero")
     if deployment.failed and deployment.message and not failures:
         words.append(deployment.message)
@@ -147,38 +160,47 @@ class GpuPool:
         self._deployments: dict[TierName, TierDeployment] = {}
         self._cold_starts = _ColdStarts()
         self._app_name = serve.get_replica_context().app_name
-        self._polling = asyncio.ensure_future(self._poll())
+        self._version = 0
+        self._observation = observe(profile, {}, (), {})
+        self._changed = asyncio.Condition()
+        self._look_now = asyncio.Event()
+        self._looking = asyncio.ensure_future(self._keep_looking())
 
     async def report(self, report: ReplicaReport) -> None:
         """A replica's newest report replaces its last."""
+        _, before = self._reports.get(report.replica_id, (0.0, None))
         self._reports[report.replica_id] = (time.monotonic(), report)
+        if before is None or (before.state, before.step) != (report.state, report.step):
+            self._look_now.set()
         if report.state == "running":
             # What failed before is now told by the report of the replica that runs.
-            for key, (_, old) in list(self._reports.items()):
-                if old.tier == report.tier and old.state == "failed":
-                    del self._reports[key]
+            self._drop(lambda old: old.tier == report.tier and old.state == "failed")
+        await self._publish()
 
-    async def snapshot(self) -> Observation:
-        """The observation as of the last look at the controller."""
-        return observe(
-            self._profile,
-            self._deployments,
-            (report for _, report in self._reports.values()),
-            self._cold_starts.measured_s,
-        )
+    async def news(self, seen: int) -> tuple[int, Observation]:
+        """The observation and its version, as soon as it is newer than `seen`, or after some seconds without news."""
+        if seen == self._version:
+            async with self._changed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _NEWS_WAIT_S)
+        return self._version, self._observation
 
     async def check_health(self) -> None:
         """Unhealthy when the look at the controller has stopped."""
-        if self._polling.done():
-            raise RuntimeError("the pool has stopped looking at the controller") from self._polling.exception()
+        if self._looking.done():
+            raise RuntimeError("the pool has stopped looking at the controller") from self._looking.exception()
 
-    async def _poll(self) -> None:
+    async def _keep_looking(self) -> None:
         while True:
+            self._look_now.clear()
             status = await asyncio.to_thread(serve.status)
             application = status.applications.get(self._app_name)
             if application is not None:
                 self._look(application.deployments)
-            await asyncio.sleep(_POLL_EVERY_S)
+                await self._publish()
+            busy = any(deployment.starting for deployment in self._deployments.values())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look_now.wait(), _LOOK_BUSY_S if busy else _LOOK_IDLE_S)
 
     def _look(self, deployments: Mapping[str, DeploymentStatusOverview]) -> None:
         now_s = time.monotonic()
@@ -188,20 +210,27 @@ class GpuPool:
                 self._cold_starts.look(name, self._deployments[name], now_s)
         for key, (seen_s, report) in list(self._reports.items()):
             # A loading replica is silent while its engine starts; a failed one has said its last word.
-            gone = report.state == "running" and now_s - seen_s > _STALE_AFTER_S
-            abandoned = report.state == "loading" and not self._deployments.get(report.tier, TierDeployment()).starting
-            if gone or (abandoned and now_s - seen_s > _STALE_AFTER_S):
+            starting = self._deployments.get(report.tier, TierDeployment()).starting
+            silent = now_s - seen_s > _STALE_AFTER_S
+            if silent and (report.state == "running" or (report.state == "loading" and not starting)):
                 del self._reports[key]
         self._keep_newest_failure()
 
+    async def _publish(self) -> None:
+        """Give out the observation if it says something new."""
+        reports = (report for _, report in self._reports.values())
+        observation = observe(self._profile, self._deployments, reports, self._cold_starts.measured_s)
+        if observation != self._observation:
+            self._version, self._observation = self._version + 1, observation
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _drop(self, which: Callable[[ReplicaReport], bool]) -> None:
+        self._reports = {key: kept for key, kept in self._reports.items() if not which(kept[1])}
+
     def _keep_newest_failure(self) -> None:
-        newest: dict[TierName, str] = {}
-        for key, (_, report) in self._reports.items():
-            if report.state == "failed":
-                newest[report.tier] = key
-        for key, (_, report) in list(self._reports.items()):
-            if report.state == "failed" and newest[report.tier] != key:
-                del self._reports[key]
+        newest = {report.tier: report for _, report in self._reports.values() if report.state == "failed"}
+        self._drop(lambda old: old.state == "failed" and newest[old.tier] is not old)
 
 
 def deployment_state(overview: DeploymentStatusOverview) -> TierDeployment:
@@ -212,5 +241,6 @@ def deployment_state(overview: DeploymentStatusOverview) -> TierDeployment:
         running=states.get("RUNNING", 0),
         starting=states.get("STARTING", 0) + states.get("RECOVERING", 0) + states.get("UPDATING", 0),
         failed=status == "DEPLOY_FAILED" and not states.get("RUNNING", 0),
+        unhealthy=status == "UNHEALTHY",
         message=overview.message,
     )

@@ -38,7 +38,7 @@ def build(args: dict[str, Any]) -> Application:
 def build_app(config: AppConfig) -> Application:
     """The application for a given config."""
     registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
-    pool = serve.deployment(GpuPool).options(name="pool", ray_actor_options={"num_cpus": 0.1}).bind(registry)
+    pool = pool_deployment().bind(registry)
     engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",
@@ -47,6 +47,13 @@ def build_app(config: AppConfig) -> Application:
         ray_actor_options={"num_cpus": config.ingress.cpus},
     )
     return ingress.bind(config, pool, engines)
+
+
+def pool_deployment() -> serve.Deployment:
+    """The pool view: one replica, where every ingress replica waits for news and every engine replica reports."""
+    return serve.deployment(GpuPool).options(
+        name="pool", max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.1}
+    )
 
 
 def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from serve_app.events import PING, config_data, event, metrics_data
 from serve_app.pool_view import PoolView
 from serve_app.ticks import Tick, Ticking
 from sustainability.factors import Factors
+
+logger = logging.getLogger("ray.serve")
 
 
 def generation_request(request_id: str, wish: InferenceRequest, plan: Plan) -> GenerationRequest:
@@ -98,8 +101,16 @@ class InferenceStream:
                 yield piece
         except ApiError as error:
             yield event("error", error_data(error, self.request_id))
+        except Exception:
+            logger.exception("request %s failed", self.request_id)
+            unexpected = ApiError("internal_error", "the ingress failed", status=500, retryable=True)
+            yield event("error", error_data(unexpected, self.request_id))
         finally:
             await self._source.aclose()
+
+    async def aclose(self) -> None:
+        """Close the engine's stream, also when `events` never began."""
+        await self._source.aclose()
 
     def _opening(self) -> bytes:
         pieces = [event("config", config_data(self.request_id, self.plan, self.config, self._stub))]
@@ -116,6 +127,7 @@ class InferenceStream:
         while True:
             item = await self._next()
             if isinstance(item, bytes):
+                self._give_up_if_late()
                 self._last_token_s = time.monotonic()
                 if self._first_token_s is None:
                     self._first_token_s = self._last_token_s
@@ -142,10 +154,13 @@ class InferenceStream:
     def _note_admission(self) -> None:
         self._admitted_s = time.monotonic()
 
-    def _give_up_if_hopeless(self) -> None:
+    def _give_up_if_late(self) -> None:
         if time.monotonic() - self.arrived_s > self.config.limits.request_timeout_s:
             limit = self.config.limits.request_timeout_s
             raise ApiError("timeout", f"no end after {limit:g} s", status=504, retryable=True)
+
+    def _give_up_if_hopeless(self) -> None:
+        self._give_up_if_late()
         if self._admitted_s is None and not self.wish.mock:
             self.pool.raise_if_failed(self.plan.tier)
 

@@ -86,7 +86,7 @@ class Ingress:
         stream = InferenceStream(request_id, wish, decision, items, self._config, self._pool, self._factors, arrived_s)
         await stream.admit()
         headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}
-        return ClosingStream(stream.events(), 200, headers)
+        return ClosingStream(stream.events(), 200, headers, stream.aclose)
 
     async def openai(self, request: Request, request_id: str) -> Response:
         """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""

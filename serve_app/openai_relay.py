@@ -114,11 +114,11 @@ class OpenAIExchange:
         try:
             start = await self._start(give_way=self.streaming)
             if start is None:
-                return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"))
+                return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"), self._source.aclose)
             headers = [pair for pair in start.headers if pair[0].lower() not in _HOP_HEADERS]
             extra = self._headers(None)
             raw = headers + [(key.encode(), value.encode()) for key, value in extra.items()]
-            return ClosingStream(self._body(), start.status, raw)
+            return ClosingStream(self._body(), start.status, raw, self._source.aclose)
         except BaseException:
             await self._source.aclose()
             raise
@@ -144,6 +144,7 @@ class OpenAIExchange:
     async def _body(self) -> AsyncIterator[bytes]:
         try:
             while (item := await self._source.get(self.config.relay.ping_every_s)) is not None:
+                self._give_up_if_late()
                 if isinstance(item, bytes):
                     yield item
                 elif item is TICK and self.streaming:
@@ -181,6 +182,9 @@ class OpenAIExchange:
 
     def _give_up_if_hopeless(self) -> None:
         self.pool.raise_if_failed(self.tier)
+        self._give_up_if_late()
+
+    def _give_up_if_late(self) -> None:
         limit = self.config.limits.request_timeout_s
         if time.monotonic() - self._arrived_s > limit:
-            raise ApiError("timeout", f"no answer after {limit:g} s", status=504, retryable=True)
+            raise ApiError("timeout", f"no end after {limit:g} s", status=504, retryable=True)

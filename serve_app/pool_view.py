@@ -14,7 +14,7 @@ from router.tiers import TierName
 from serve_app.errors import ApiError
 
 logger = logging.getLogger("ray.serve")
-_REFRESH_EVERY_S = 0.5
+_RETRY_AFTER_S = 1.0
 
 
 class PoolView:
@@ -27,6 +27,7 @@ class PoolView:
     def __init__(self, pool: DeploymentHandle) -> None:
         self._pool = pool
         self.observation = Observation()
+        self._version = -1
 
     def unavailable(self, tier: TierName) -> ApiError:
         """The error of a tier that cannot start, with the reasons."""
@@ -43,8 +44,8 @@ class PoolView:
             raise self.unavailable(tier)
 
     async def refresh(self) -> None:
-        """Fetch the pool's snapshot now."""
-        self.observation = await self._pool.snapshot.remote()
+        """Wait for an observation newer than the last, and take it."""
+        self._version, self.observation = await self._pool.news.remote(self._version)
 
     async def run(self) -> None:
         """Refresh for ever; while the pool is away, the last observation stays."""
@@ -53,4 +54,5 @@ class PoolView:
                 await self.refresh()
             except (RayError, RayServeException) as error:
                 logger.warning("the pool view is stale: %s", error)
-            await asyncio.sleep(_REFRESH_EVERY_S)
+                self._version = -1  # a restarted pool counts from the start
+                await asyncio.sleep(_RETRY_AFTER_S)

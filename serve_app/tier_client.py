@@ -39,7 +39,7 @@ class TierClient:
         Raises:
             ApiError: the tier's queue is full, or its replica went away.
         """
-        return self._relay(tier, cast(DeploymentResponseGenerator, self._handles[tier].generate.remote(request)))
+        return self._relay(tier, "generate", request)
 
     def openai(self, tier: TierName, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
         """Items of `EngineDeployment.openai`.
@@ -47,9 +47,12 @@ class TierClient:
         Raises:
             ApiError: the tier's queue is full, or its replica went away.
         """
-        return self._relay(tier, cast(DeploymentResponseGenerator, self._handles[tier].openai.remote(call)))
+        return self._relay(tier, "openai", call)
 
-    async def _relay(self, tier: TierName, response: DeploymentResponseGenerator) -> AsyncGenerator[ItemT, None]:
+    async def _relay(self, tier: TierName, method: str, argument: object) -> AsyncGenerator[ItemT, None]:
+        # Submitted in here, not before: closing a generator that never ran could cancel nothing.
+        remote = getattr(self._handles[tier], method).remote
+        response = cast(DeploymentResponseGenerator, remote(argument))
         try:
             async for item in response:
                 yield item

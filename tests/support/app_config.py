@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cluster.profiles import merge
 from router.observation import Observation, TierState
 from router.tiers import TierName
 from serve_app.config import AppConfig
+from serve_app.pool_view import PoolView
 from tests.unit.router.profiles import profile_data
 
 
@@ -17,11 +19,12 @@ def app_config(**over: Any) -> AppConfig:
     return AppConfig.model_validate(merge(profile_data() | own, over))
 
 
-class FixedPool:
+class FixedPool(PoolView):
     """A pool view that shows what the test set; tiers that it did not set are cold."""
 
-    def __init__(self, **tiers: TierState) -> None:
-        self.observation = Observation(dict(tiers))  # type: ignore[arg-type]
+    def __init__(self, tiers: Mapping[TierName, TierState] | None = None) -> None:
+        super().__init__(pool=None)
+        self.observation = Observation(tiers or {})
 
     def set(self, name: TierName, state: TierState) -> None:
         self.observation = Observation({**self.observation.tiers, name: state})

@@ -10,7 +10,7 @@ class NothingCanHappenError(AssertionError):
     """Every task waits, no timer is set and no I/O is ready: a real loop would hang here."""
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]
+class _JumpingSelector(selectors.DefaultSelector):
     """Instead of sleeping until the next timer, adds the time to `now_s`."""
 
     now_s = 1000.0

@@ -5,7 +5,7 @@ import yaml
 
 from bench.client import Flood, Stream
 from bench.overhead import Cell, Cells, overhead_rows, plain_step
-from bench.relay import FAST, ITEM_A_TOKEN, SLOW, Result, evaluate, results_json
+from bench.relay import FAST, ITEM_A_TOKEN, SLOW, VARIANTS, Result, evaluate, results_json
 from bench.report import REPOSITORY
 from router.tiers import Profile
 
@@ -39,7 +39,7 @@ def test_the_step_that_is_compared_does_not_speculate() -> None:
 def test_a_flood_is_evaluated_within_its_window_only() -> None:
     stream = ((0.5, 100), (1.0, 1), (1.02, 1), (1.05, 2), (3.0, 100))
     result = evaluate(
-        Flood(arrivals=(stream,), start_s=1.0, end_s=2.0, client_cpu_s=0.1, errors=()), expected_gap_s=0.02
+        [Flood(arrivals=(stream,), start_s=1.0, end_s=2.0, client_cpu_s=0.1, errors=())], expected_gap_s=0.02
     )
     assert result.tokens_per_s == 4
     assert result.added_itl_p50_ms == pytest.approx(0)  # of 0, +10 and -20 ms
@@ -49,7 +49,7 @@ def test_a_flood_is_evaluated_within_its_window_only() -> None:
 
 def test_a_flood_without_tokens_is_an_error_not_a_rate_of_zero() -> None:
     with pytest.raises(ValueError, match="no token event"):
-        evaluate(Flood(arrivals=((),), start_s=0, end_s=1, client_cpu_s=0, errors=()), 0.0)
+        evaluate([Flood(arrivals=((),), start_s=0, end_s=1, client_cpu_s=0, errors=())], 0.0)
 
 
 def test_relay_json_has_the_three_figures() -> None:
@@ -61,7 +61,5 @@ def test_relay_json_has_the_three_figures() -> None:
     assert results_json(results) == {"tokens_per_s": 40_000, "ratio_to_item_a_token": 20, "added_itl_p99_ms": 3.5}
 
 
-def test_relay_runs_differ_only_in_what_they_measure() -> None:
-    fast, item_a_token, slow = (run.arguments() for run in (FAST, ITEM_A_TOKEN, SLOW))
-    assert item_a_token == fast | {"relay": {"max_tokens_per_item": 1}}
-    assert slow == fast | {"stub": {"tokens_per_s": 50.0}}
+def test_the_two_applications_differ_only_in_tokens_per_item() -> None:
+    assert VARIANTS["/item-a-token"] == VARIANTS["/"] | {"relay": {"max_tokens_per_item": 1}}

@@ -12,7 +12,6 @@ from bench.sse import (
     EventSplitter,
     MarkerCounter,
     added_gaps_s,
-    tokens_between,
 )
 
 
@@ -104,7 +103,3 @@ def test_an_event_reader_keeps_what_went_wrong() -> None:
 def test_added_gaps_are_what_the_engines_own_pace_does_not_explain() -> None:
     arrivals = [(1.0, 1), (1.025, 1), (1.045, 2)]  # 25 ms, 20 ms, then one in the same read
     assert added_gaps_s(arrivals, expected_gap_s=0.02) == pytest.approx([0.005, 0.0, -0.02])
-
-
-def test_tokens_between_leaves_out_what_came_before_and_after() -> None:
-    assert tokens_between([(0.9, 5), (1.0, 2), (1.9, 3), (2.0, 7)], 1.0, 2.0) == 5

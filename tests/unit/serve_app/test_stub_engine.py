@@ -86,20 +86,19 @@ async def test_max_tokens_below_the_tokens_directive_ends_by_length() -> None:
 
 
 async def test_the_fail_directive_fails_retryably_after_exactly_that_many_tokens() -> None:
-    seen: list[EngineItem] = []
-    with pytest.raises(EngineError, match="told to fail") as error:
-        async for item in stub().generate(generation("stub:fail=3", spec=ngram(5))):
-            seen.append(item)
+    stream = stub().generate(generation("stub:fail=3", spec=ngram(5)))
+    seen = [await anext(stream), await anext(stream)]
     assert len(tokens_of(seen)) == 3
+    with pytest.raises(EngineError, match="told to fail") as error:
+        await anext(stream)
     assert (error.value.code, error.value.status, error.value.retryable) == ("engine_failed", 500, True)
 
 
 async def test_the_fail_directive_can_fail_before_the_first_token() -> None:
-    seen: list[EngineItem] = []
+    stream = stub().generate(generation("stub:fail=0"))
+    assert isinstance(await anext(stream), Admitted)
     with pytest.raises(EngineError, match="told to fail"):
-        async for item in stub().generate(generation("stub:fail=0")):
-            seen.append(item)
-    assert [type(item) for item in seen] == [Admitted]
+        await anext(stream)
 
 
 async def test_the_first_directive_delays_the_first_token_but_not_admission() -> None:

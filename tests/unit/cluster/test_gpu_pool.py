@@ -1,0 +1,147 @@
+"""What Serve says and what the replicas report become one observation."""
+
+from __future__ import annotations
+
+import pytest
+from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger, ReplicaState
+from ray.serve.schema import DeploymentStatusOverview
+
+from cluster.gpu_pool import ReplicaReport, TierDeployment, deployment_state, observe
+from router.observation import TierState
+from tests.unit.router.profiles import small_profile
+
+FAILURES = (("small-ngram", "no memory"),)
+
+
+def eco(deployment: TierDeployment | None, *reports: ReplicaReport, measured_s: float | None = None) -> TierState:
+    """The eco tier as observed."""
+    deployments = {} if deployment is None else {"eco": deployment}
+    cold_starts = {} if measured_s is None else {"eco": measured_s}
+    return observe(small_profile(), deployments, reports, cold_starts).tier("eco")  # type: ignore[arg-type]
+
+
+def running(step: str = "small-ngram", replica: str = "a", **over: int) -> ReplicaReport:
+    return ReplicaReport(
+        "eco", replica, "running", step, engine_running=over.get("busy", 0), engine_waiting=over.get("waiting", 0)
+    )
+
+
+def loading(step: str = "small-ngram", failures: tuple[tuple[str, str], ...] = (), replica: str = "a") -> ReplicaReport:
+    return ReplicaReport("eco", replica, "loading", step, failures)
+
+
+def test_every_tier_of_the_profile_is_observed_also_before_anything_is_known() -> None:
+    observation = observe(small_profile(), {}, [], {})
+    assert set(observation.tiers) == {"eco", "balanced", "performance", "ultra"}
+    assert not any(state.warm for state in observation.tiers.values())
+
+
+def test_an_idle_tier_is_scaled_to_zero_and_says_so() -> None:
+    state = eco(TierDeployment())
+    assert (state.running, state.starting, state.pending, state.failed) == (0, 0, 0, False)
+    assert state.reason == "scaled to zero"
+
+
+def test_a_running_replica_makes_a_tier_warm_and_tells_its_step_and_load() -> None:
+    state = eco(TierDeployment(running=2), running(busy=3, waiting=1), running(replica="b", busy=4))
+    assert state.warm
+    assert (state.running, state.active_step, state.reason) == (2, "small-ngram", None)
+    assert (state.engine_running, state.engine_waiting) == (7, 1)
+
+
+def test_a_replica_that_has_not_spoken_is_pending_and_one_that_loads_is_starting() -> None:
+    state = eco(TierDeployment(starting=3), loading())
+    assert (state.starting, state.pending) == (1, 2)
+    assert not state.warm
+    assert state.reason == "loading step small-ngram"
+
+
+def test_a_wanted_replica_without_a_place_is_told() -> None:
+    state = eco(TierDeployment(starting=1))
+    assert (state.starting, state.pending) == (0, 1)
+    assert state.reason == "waiting for a replica to be placed"
+
+
+def test_more_reports_of_loading_than_serve_knows_of_do_not_make_pending_negative() -> None:
+    state = eco(TierDeployment(starting=1), loading(), loading(replica="b"))
+    assert (state.starting, state.pending) == (1, 0)
+
+
+def test_steps_that_failed_are_told_while_the_next_one_loads() -> None:
+    state = eco(TierDeployment(starting=1), loading("small-alone", FAILURES))
+    assert state.step_failures == FAILURES
+    assert state.reason == "step small-ngram failed: no memory; loading step small-alone"
+
+
+def test_a_tier_that_fell_back_keeps_the_reason_while_it_runs() -> None:
+    fallen = ReplicaReport("eco", "a", "running", "small-alone", FAILURES)
+    state = eco(TierDeployment(running=1), fallen)
+    assert (state.active_step, state.step_failures) == ("small-alone", FAILURES)
+    assert state.reason == "step small-ngram failed: no memory"
+
+
+def test_a_tier_of_which_no_step_works_is_failed_with_all_the_reasons() -> None:
+    failures = (*FAILURES, ("small-alone", "weights missing"))
+    state = eco(TierDeployment(failed=True, message="3 retries"), ReplicaReport("eco", "a", "failed", None, failures))
+    assert state.failed
+    assert state.reason == "step small-ngram failed: no memory; step small-alone failed: weights missing"
+
+
+def test_a_tier_that_failed_without_a_report_gives_serves_message() -> None:
+    state = eco(TierDeployment(failed=True, message="the node has no such file"))
+    assert (state.failed, state.reason) == (True, "the node has no such file")
+
+
+def test_a_tier_with_a_running_replica_is_not_failed() -> None:
+    assert not eco(TierDeployment(running=1, failed=True), running()).failed
+
+
+def test_a_report_that_outlived_its_replica_does_not_make_a_tier_look_active() -> None:
+    state = eco(TierDeployment(), running())
+    assert (state.warm, state.active_step) == (False, None)
+    assert state.reason == "scaled to zero"
+
+
+def test_what_runs_speaks_before_what_loads_and_what_failed() -> None:
+    failed = ReplicaReport("eco", "c", "failed", None, (("small-alone", "old"),))
+    state = eco(TierDeployment(running=1, starting=1), running(), loading(failures=FAILURES, replica="b"), failed)
+    assert (state.step_failures, state.active_step) == ((), "small-ngram")
+
+
+def test_a_report_of_one_tier_says_nothing_of_another() -> None:
+    observation = observe(small_profile(), {"eco": TierDeployment(running=1)}, [running()], {})
+    assert not observation.tier("balanced").warm
+    assert observation.tier("balanced").active_step is None
+
+
+@pytest.mark.parametrize(("measured_s", "estimate_s"), [(None, 90), (12.5, 12.5)])
+def test_the_cold_start_estimate_is_the_profiles_until_one_was_measured(
+    measured_s: float | None, estimate_s: float
+) -> None:
+    assert eco(TierDeployment(), measured_s=measured_s).cold_start_s == estimate_s
+
+
+def overview(status: DeploymentStatus, **replicas: int) -> DeploymentStatusOverview:
+    states = {ReplicaState(name): count for name, count in replicas.items()}
+    return DeploymentStatusOverview(status, DeploymentStatusTrigger.UNSPECIFIED, states, "words of Serve")
+
+
+@pytest.mark.parametrize(
+    ("status", "replicas", "expected"),
+    [
+        (DeploymentStatus.HEALTHY, {}, TierDeployment()),
+        (DeploymentStatus.HEALTHY, {"RUNNING": 2, "STOPPING": 1}, TierDeployment(running=2)),
+        (DeploymentStatus.UPSCALING, {"STARTING": 1}, TierDeployment(starting=1)),
+        (DeploymentStatus.UPDATING, {"UPDATING": 1, "RECOVERING": 2}, TierDeployment(starting=3)),
+        (DeploymentStatus.DEPLOY_FAILED, {"STARTING": 1}, TierDeployment(starting=1, failed=True)),
+        (DeploymentStatus.DEPLOY_FAILED, {"RUNNING": 1}, TierDeployment(running=1)),
+        # A replica that lost its engine is replaced: the tier has not given up.
+        (DeploymentStatus.UNHEALTHY, {"STARTING": 1}, TierDeployment(starting=1)),
+    ],
+)
+def test_serves_status_is_read_in_our_terms(
+    status: DeploymentStatus, replicas: dict[str, int], expected: TierDeployment
+) -> None:
+    seen = deployment_state(overview(status, **replicas))
+    assert (seen.running, seen.starting, seen.failed) == (expected.running, expected.starting, expected.failed)
+    assert seen.message == "words of Serve"

@@ -1,0 +1,158 @@
+"""Profiles: the shipped ones load, overrides merge key by key, errors name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.profiles import load_profile, merge, read_yaml, shipped_profiles
+from router.errors import ConfigError
+from router.tiers import TIER_NAMES
+from tests.unit.router.profiles import profile_data
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+MAPPINGS = st.recursive(
+    st.dictionaries(st.sampled_from("abcd"), LEAVES, max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), LEAVES | inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_local_and_gpu_are_shipped_and_valid() -> None:
+    assert shipped_profiles() == ["gpu", "local"]
+    for name in shipped_profiles():
+        assert tuple(load_profile(name).tiers) == TIER_NAMES
+
+
+def test_the_local_profile_needs_no_gpu_no_hub_and_keeps_only_eco_warm() -> None:
+    profile = load_profile("local")
+    assert {tier.gpu for tier in profile.tiers.values()} == {None}
+    assert {model.source for model in profile.models.values()} == {"bundled"}
+    assert [name for name, tier in profile.tiers.items() if tier.replicas.min] == ["eco"]
+    # Four engines live on two cores: what they reserve must leave room for the ingress and the pool view.
+    assert sum(tier.cpus * tier.replicas.max for tier in profile.tiers.values()) <= 1
+
+
+def test_the_gpu_profile_has_the_designs_hardware_and_scales_from_zero() -> None:
+    profile = load_profile("gpu")
+    hardware = {name: (tier.gpu, tier.gpus) for name, tier in profile.tiers.items()}
+    assert hardware == {
+        "eco": ("L4", 1),
+        "balanced": ("A10G", 1),
+        "performance": ("A100-80G", 1),
+        "ultra": ("H100", 2),
+    }
+    assert {tier.replicas.min for tier in profile.tiers.values()} == {0}
+
+
+def test_the_gpu_profile_has_the_designs_power_ranges_and_fallback_chains() -> None:
+    tiers = load_profile("gpu").tiers
+    assert [tier.power for tier in tiers.values()] == [(0, 25), (26, 50), (51, 80), (81, 100)]
+    methods = {
+        name: [step.speculation.method if step.speculation else None for step in tier.chain]
+        for name, tier in tiers.items()
+    }
+    assert methods == {
+        "eco": ["draft_model", "ngram", None],
+        "balanced": ["eagle3", "draft_model", "ngram", None],
+        "performance": ["draft_model", None, "draft_model", None],
+        "ultra": [None, None],
+    }
+
+
+def test_every_chain_ends_without_speculation_on_weights_that_need_no_large_download() -> None:
+    profile = load_profile("gpu")
+    for tier in profile.tiers.values():
+        last = tier.chain[-1]
+        assert last.speculation is None
+        assert not profile.models[last.target].large
+
+
+def test_a_profile_may_be_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(profile_data(), sort_keys=False))
+    assert load_profile(str(path)).description == "for tests"
+
+
+def test_mappings_merge_key_by_key_and_everything_else_is_replaced() -> None:
+    base = {"a": {"x": 1, "y": {"deep": 1}}, "list": [1, 2], "kept": "yes"}
+    over = {"a": {"y": {"more": 2}, "z": 3}, "list": [9], "new": None}
+    assert merge(base, over) == {
+        "a": {"x": 1, "y": {"deep": 1, "more": 2}, "z": 3},
+        "list": [9],
+        "kept": "yes",
+        "new": None,
+    }
+
+
+def test_a_mapping_replaces_what_is_none_and_a_value_replaces_a_mapping() -> None:
+    assert merge({"a": None, "b": {"x": 1}}, {"a": {"x": 1}, "b": 3}) == {"a": {"x": 1}, "b": 3}
+
+
+def test_merging_changes_neither_side() -> None:
+    base, over = {"a": {"x": 1}}, {"a": {"y": 2}}
+    merged = merge(base, over)
+    merged["a"]["x"] = 99
+    assert (base, over) == ({"a": {"x": 1}}, {"a": {"y": 2}})
+
+
+@given(MAPPINGS)
+def test_merging_nothing_or_itself_changes_nothing(mapping: dict[str, Any]) -> None:
+    assert merge(mapping, {}) == mapping
+    assert merge({}, mapping) == mapping
+    assert merge(mapping, mapping) == mapping
+
+
+@given(MAPPINGS, MAPPINGS)
+def test_every_key_of_both_sides_is_there_and_the_upper_side_wins(base: dict[str, Any], over: dict[str, Any]) -> None:
+    merged = merge(base, over)
+    assert set(merged) == set(base) | set(over)
+    for key, value in over.items():
+        if not isinstance(value, dict):
+            assert merged[key] == value
+
+
+@pytest.mark.parametrize("name", ["cloud", "missing.yaml", ""])
+def test_an_unknown_profile_names_what_is_allowed(name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_profile(name)
+    assert str(error.value) == f"profile: got {name!r}, allowed are auto, gpu, local or a path to a .yaml"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("a: [1", "is not YAML"), ("- 1", "got list, must be a mapping"), ("", "got NoneType, must be a mapping")],
+)
+def test_a_file_that_is_no_mapping_is_named(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as error:
+        read_yaml(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert said in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_yaml(tmp_path)
+
+
+def test_every_problem_of_a_profile_is_one_sentence_with_its_key(tmp_path: Path) -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["watts"] = 3
+    data["tiers"]["ultra"]["replicas"]["max"] = 0
+    del data["baseline"]["source"]
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    with pytest.raises(ConfigError) as error:
+        load_profile(str(path))
+    message = str(error.value)
+    assert message.startswith(f"profile {path}: ")
+    assert "tiers.eco.watts: unknown key, allowed are power, gpu" in message
+    assert "tiers.ultra.replicas.max: Input should be greater than or equal to 1, got 0" in message
+    assert "baseline.source: Field required" in message

@@ -1,0 +1,103 @@
+"""Request bodies: limits and errors that name the key, what it got and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from serve_app.body import parse_inference, read_json
+from serve_app.config import Limits
+from serve_app.errors import ApiError
+
+LIMITS = Limits(max_body_bytes=1024, max_prompt_chars=20)
+
+
+def request(*chunks: bytes) -> Request:
+    left = list(chunks)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+def refusal(body: Any, limits: Limits = LIMITS) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        parse_inference(body, limits)
+    return error.value
+
+
+async def test_a_body_in_chunks_is_read_whole() -> None:
+    assert await read_json(request(b'{"prompt"', b': "\xe9\x9b\xbb"}'), LIMITS) == {"prompt": "電"}
+
+
+async def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_a_413() -> None:
+    whole = b'"' + b"x" * 1022 + b'"'
+    assert await read_json(request(whole[:600], whole[600:]), LIMITS) == "x" * 1022
+    with pytest.raises(ApiError, match="max_body_bytes = 1024 bytes") as error:
+        await read_json(request(whole, b" "), LIMITS)
+    assert (error.value.status, error.value.code, error.value.retryable) == (413, "body_too_large", False)
+
+
+async def test_reading_stops_at_the_limit() -> None:
+    chunks = [b"x" * 1000] * 5
+    seen = 0
+
+    async def receive() -> Message:
+        nonlocal seen
+        seen += 1
+        return {"type": "http.request", "body": chunks.pop(), "more_body": True}
+
+    with pytest.raises(ApiError, match="body"):
+        await read_json(Request({"type": "http", "method": "POST", "headers": []}, receive), LIMITS)
+    assert seen == 2
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"prompt=hello", b"\xff"])
+async def test_what_is_not_json_is_a_400(raw: bytes) -> None:
+    with pytest.raises(ApiError, match="the body is not JSON") as error:
+        await read_json(request(raw), LIMITS)
+    assert (error.value.status, error.value.code) == (400, "not_json")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"prompt": "a", "powr": 10}, ["powr: unknown key, allowed are", "power"]),
+        ({"prompt": "a", "mode": "manual", "power": 101}, ["power", "less than or equal to 100", "got 101"]),
+        ({"prompt": "a", "speed": -1}, ["speed", "greater than or equal to 0", "got -1"]),
+        ({"prompt": "a", "mode": "turbo"}, ["mode", "'auto' or 'manual'", "got 'turbo'"]),
+        ({"prompt": "a", "logprobs": "yes"}, ["logprobs", "got 'yes'"]),
+        ({"prompt": "a", "spec": {"depth": 3}}, ["spec.depth: unknown key, allowed are enabled, k, tau"]),
+        ({"prompt": "a", "messages": []}, ["messages"]),
+        ({}, ["exactly one of `prompt` and `messages`"]),
+        (["prompt"], ["(top level)"]),
+    ],
+)
+def test_a_422_names_the_key_what_it_got_and_what_is_allowed(body: Any, said: list[str]) -> None:
+    error = refusal(body)
+    assert (error.status, error.code, error.retryable) == (422, "invalid_request", False)
+    for words in said:
+        assert words in error.message
+
+
+def test_all_problems_are_told_at_once() -> None:
+    message = refusal({"prompt": "a", "speed": 200, "top_p": 0}).message
+    assert "speed" in message
+    assert "top_p" in message
+
+
+def test_a_prompt_of_exactly_the_limit_passes_and_a_longer_one_is_a_400() -> None:
+    assert parse_inference({"prompt": "x" * 20}, LIMITS).prompt == "x" * 20
+    error = refusal({"prompt": "x" * 21})
+    assert (error.status, error.code) == (400, "prompt_too_long")
+    assert "21 characters" in error.message
+    assert "max_prompt_chars = 20" in error.message
+
+
+def test_the_messages_of_a_chat_count_together() -> None:
+    chat = [{"role": "user", "content": "x" * 15}, {"role": "assistant", "content": "y" * 15}]
+    assert "30 characters" in refusal({"messages": chat}).message

@@ -1,0 +1,98 @@
+"""`python -m serve_app check`: right files pass, wrong ones are told before Ray starts anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_app.__main__ import main
+
+SHIPPED = Path(__file__).parents[3] / "serve_config.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("INFERENCE_MODE", "DEMO_MODE", "MODELS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def serve_config(folder: Path, args: dict[str, Any], import_path: str = "serve_app.app:build") -> str:
+    path = folder / "serve.yaml"
+    applications = [{"name": "lever", "import_path": import_path, "args": args}]
+    path.write_text(yaml.safe_dump({"applications": applications}))
+    return str(path)
+
+
+def test_the_shipped_file_is_right_with_both_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(SHIPPED)]) == 0
+    out = capsys.readouterr().out
+    assert "valid with profile local" in out
+    assert "valid with profile gpu" in out
+
+
+def test_a_named_profile_is_tried_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = serve_config(tmp_path, {"profile": "gpu"})
+    assert main(["check", path]) == 0
+    assert capsys.readouterr().out == f"{path}: lever: valid with profile gpu\n"
+
+
+def test_an_override_that_fits_only_one_profile_is_told_under_auto(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = serve_config(tmp_path, {"profile": "auto", "tiers": {"eco": {"gpu": "T4"}}})
+    assert main(["check", path]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: config (profile local): tiers.eco: gpu 'T4' and gpus 0 contradict")
+
+
+def test_an_unknown_key_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", serve_config(tmp_path, {"profile": "local", "demo": True})]) == 1
+    assert "demo: unknown key, allowed are" in capsys.readouterr().err
+
+
+def test_the_environment_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEMO_MODE", "maybe")
+    assert main(["check", serve_config(tmp_path, {"profile": "local"})]) == 1
+    assert capsys.readouterr().err == "error: DEMO_MODE: got 'maybe', must be 0 or 1\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("applications: [", "is not YAML"),
+        ("- one", "got list, must be a mapping"),
+        ("applications: []", "none has import_path serve_app.app:build"),
+        ("http_options: {port: 1}", "none has import_path serve_app.app:build"),
+    ],
+)
+def test_a_file_of_another_kind_is_an_error(
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(content)
+    assert main(["check", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}: ")
+    assert said in error
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path / "none.yaml")]) == 1
+    assert "none.yaml: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_another_application_alone_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", serve_config(tmp_path, {}, import_path="other:app")]) == 1
+    assert "none has import_path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"], ["run", "x.yaml"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "usage: python -m serve_app check" in capsys.readouterr().err

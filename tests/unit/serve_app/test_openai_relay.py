@@ -1,0 +1,296 @@
+"""The OpenAI routes: which tier answers, and how the replica's response is passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+from starlette.requests import Request
+
+from router.observation import Observation, TierState
+from router.plan import plan
+from router.request import InferenceRequest
+from serve_app.engine.asgi_call import ResponseStart
+from serve_app.errors import ApiError, overloaded
+from serve_app.events import PING
+from serve_app.openai_relay import OpenAIExchange, engine_call, pick_tier
+from tests.support.app_config import FixedPool, app_config
+from tests.support.http_client import Client
+from tests.support.streams import Script, Wait
+
+CONFIG = app_config(relay={"status_every_s": 2, "ping_every_s": 15}, limits={"request_timeout_s": 100})
+HARD = (
+    "Prove that every bounded sequence of real numbers has a convergent subsequence, then derive the convergence rate "
+    "of gradient descent on a strongly convex function and compare both arguments step by step."
+)
+START = ResponseStart(200, [(b"content-type", b"text/event-stream"), (b"content-length", b"9"), (b"server", b"x")])
+Items = Sequence[ResponseStart | bytes | Wait | Exception]
+
+
+def tier_of(text: str) -> str:
+    return plan(InferenceRequest(prompt=text), Observation(), CONFIG).tier
+
+
+def pick(body: Any) -> str:
+    return pick_tier(body, CONFIG, Observation())
+
+
+def test_the_prompts_below_tell_apart_what_is_read() -> None:
+    assert tier_of(HARD) != tier_of(" ") == tier_of("Hi")
+
+
+@pytest.mark.parametrize("name", ["eco", "balanced", "performance", "ultra"])
+def test_a_tiers_name_picks_it_whatever_the_prompt(name: str) -> None:
+    assert pick({"model": name, "prompt": HARD}) == name
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": HARD},
+        {"prompt": ["Hi", HARD]},
+        {"messages": [{"role": "user", "content": HARD}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": HARD}]}]},
+        {
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello."},
+                {"role": "user", "content": [{"type": "image_url", "image_url": {}}, {"type": "text", "text": HARD}]},
+            ]
+        },
+    ],
+    ids=["prompt", "prompts", "chat", "parts", "image and text"],
+)
+@pytest.mark.parametrize("model", [{}, {"model": "auto"}], ids=["no model", "auto"])
+def test_auto_judges_the_last_user_text_in_every_form_that_openai_allows(
+    body: dict[str, Any], model: dict[str, str]
+) -> None:
+    assert pick(body | model) == tier_of(HARD)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"prompt": [1, 2, 3]},
+        {"prompt": None},
+        {"messages": []},
+        {"messages": ["Hi"]},
+        {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "user", "content": None}]},
+        {"messages": [{"role": "system", "content": HARD}]},
+    ],
+)
+def test_a_body_without_text_to_judge_is_left_to_the_engine_to_refuse(body: dict[str, Any]) -> None:
+    assert pick({"model": "auto"} | body) == tier_of(" ")
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "", None, 3, ["eco"]])
+def test_an_unknown_model_is_a_404_that_names_the_allowed_ones(model: object) -> None:
+    with pytest.raises(ApiError) as error:
+        pick({"model": model, "prompt": "Hi"})
+    assert (error.value.status, error.value.code) == (404, "model_not_found")
+    assert error.value.message == f"model: got {model!r}, allowed are auto, eco, balanced, performance, ultra"
+
+
+@pytest.mark.parametrize("body", [[], "text", None, 3])
+def test_a_body_that_is_no_object_is_a_400(body: object) -> None:
+    with pytest.raises(ApiError, match="must be a JSON object, got") as error:
+        pick(body)
+    assert error.value.status == 400
+
+
+def test_a_text_too_long_to_judge_is_a_400() -> None:
+    config = app_config(limits={"max_prompt_chars": 10})
+    with pytest.raises(ApiError, match="max_prompt_chars = 10") as error:
+        pick_tier({"prompt": "x" * 11}, config, Observation())
+    assert (error.value.status, error.value.code) == (400, "prompt_too_long")
+
+
+def test_only_the_model_is_rewritten_on_the_way_to_the_engine() -> None:
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path": "", "headers": []}
+    body = {"model": "auto", "prompt": "Hi", "tools": [{"x": 1}], "stream": True}
+    call = engine_call(Request(scope), body, "ultra", "r1")
+    assert (call.method, call.path) == ("POST", "/v1/completions")
+    assert orjson.loads(call.body) == body | {"model": "ultra"}
+    assert (b"x-request-id", b"r1") in call.headers
+    assert (b"content-length", str(len(call.body)).encode()) in call.headers
+
+
+def test_a_route_prefix_is_not_the_engines_business() -> None:
+    scope = {"type": "http", "method": "POST", "path": "/b/v1/completions", "root_path": "/b", "headers": []}
+    assert engine_call(Request(scope), {}, "eco", "r1").path == "/v1/completions"
+
+
+class Exchange:
+    """One request to the eco tier with a scripted replica, and the client that takes the response."""
+
+    def __init__(self, items: Items, streaming: bool, state: TierState | None = None) -> None:
+        self.script: Script[ResponseStart | bytes] = Script(items)
+        self.pool = FixedPool({"eco": state or TierState(running=1)})
+        arrived_s = asyncio.get_running_loop().time()
+        items_ = self.script.stream()
+        self.exchange = OpenAIExchange("eco", "r1", streaming, items_, CONFIG, self.pool, _arrived_s=arrived_s)
+        self.client = Client()
+
+    async def run(self) -> Client:
+        await self.client.read(await self.exchange.respond())
+        return self.client
+
+
+async def test_the_engines_response_is_passed_on_with_our_headers() -> None:
+    start = ResponseStart(422, [(b"content-type", b"application/json"), (b"Content-Length", b"9"), (b"x-own", b"1")])
+    exchange = Exchange([start, b'{"a":', b"1}"], streaming=False)
+    client = await exchange.run()
+    assert (client.status, client.body) == (422, b'{"a":1}')
+    assert client.headers == [
+        (b"content-type", b"application/json"),
+        (b"x-own", b"1"),
+        (b"x-power-lever-tier", b"eco"),
+        (b"x-request-id", b"r1"),
+    ]
+    assert exchange.script.closed
+
+
+async def test_a_stream_is_passed_on_piece_by_piece_with_headers_against_buffering() -> None:
+    exchange = Exchange([START, b"data: 1\n\n", Wait(1), b"data: 2\n\n", b"data: [DONE]\n\n"], streaming=True)
+    client = await exchange.run()
+    assert client.pieces == [b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n"]
+    assert dict(client.headers) == {
+        b"content-type": b"text/event-stream",
+        b"x-power-lever-tier": b"eco",
+        b"x-request-id": b"r1",
+        b"cache-control": b"no-store",
+        b"x-accel-buffering": b"no",
+    }
+
+
+async def test_a_stream_that_must_wait_begins_with_pings() -> None:
+    exchange = Exchange([Wait(7), START, b"data: 1\n\n"], streaming=True, state=TierState(starting=1))
+    began = asyncio.get_running_loop().time()
+    client = await exchange.run()
+    assert client.status == 200
+    assert dict(client.headers)[b"content-type"] == b"text/event-stream"
+    assert client.pieces[-1] == b"data: 1\n\n"
+    assert set(client.pieces[:-1]) == {PING}
+    # The response begins after one interval of 2 s, and no silence is longer than one.
+    times = [time - began for time in client.times_s]
+    assert times[0] == pytest.approx(2)
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 2.001
+
+
+async def test_an_answer_that_is_not_streamed_is_waited_for() -> None:
+    start = ResponseStart(200, [(b"content-type", b"application/json")])
+    client = await Exchange([Wait(30), start, Wait(30), b"{}"], streaming=False, state=TierState()).run()
+    assert (client.status, client.body) == (200, b"{}")
+
+
+async def test_a_silent_stream_is_pinged() -> None:
+    client = await Exchange([START, b"data: 1\n\n", Wait(40), b"data: 2\n\n"], streaming=True).run()
+    assert client.pieces == [b"data: 1\n\n", PING, PING, b"data: 2\n\n"]
+
+
+async def test_an_engines_error_after_an_early_200_goes_into_the_stream_as_one_data_line() -> None:
+    refused = ResponseStart(400, [(b"content-type", b"application/json")])
+    error = b'{"error": {\n"message": "too long"}}'
+    client = await Exchange([Wait(3), refused, error[:5], Wait(20), error[5:]], streaming=True).run()
+    assert client.status == 200
+    last = client.pieces[-1]
+    assert last.startswith(b"data: {")
+    assert last.endswith(b"}\n\n")
+    assert orjson.loads(last.removeprefix(b"data: ")) == {"error": {"message": "too long"}}
+    assert last.count(b"\n") == 2
+
+
+async def test_a_refusal_before_the_response_raises_and_closes_the_source() -> None:
+    exchange = Exchange([overloaded("too many requests", 7)], streaming=True)
+    with pytest.raises(ApiError, match="too many requests") as error:
+        await exchange.exchange.respond()
+    assert error.value.retry_after_s == 7
+    assert exchange.script.closed
+
+
+@pytest.mark.parametrize("begun", [[Wait(3)], [START, b"data: 1\n\n"]], ids=["after an early 200", "midway"])
+async def test_a_lost_replica_ends_a_stream_with_an_error_that_sdks_raise(begun: list[Any]) -> None:
+    lost = ApiError("replica_lost", "went away", status=503, retryable=True)
+    client = await Exchange([*begun, lost], streaming=True).run()
+    error = orjson.loads(client.pieces[-1].removeprefix(b"data: "))["error"]
+    assert error == {"code": "replica_lost", "message": "went away", "retryable": True, "request_id": "r1"}
+
+
+async def test_a_lost_replica_cuts_an_answer_that_is_not_streamed() -> None:
+    exchange = Exchange([START, b'{"half', ApiError("replica_lost", "gone", status=503)], streaming=False)
+    response = await exchange.exchange.respond()
+    with pytest.raises(ApiError, match="gone"):
+        await exchange.client.read(response)
+    assert exchange.script.closed
+
+
+async def test_a_replica_that_answers_nothing_is_an_error() -> None:
+    with pytest.raises(ApiError, match="no response") as error:
+        await Exchange([], streaming=False).exchange.respond()
+    assert (error.value.status, error.value.retryable) == (502, True)
+
+
+async def test_a_tier_that_gave_up_starting_is_not_waited_for() -> None:
+    state = TierState(failed=True, reason="step small-ngram failed: no memory")
+    exchange = Exchange([Wait(10_000)], streaming=False, state=state)
+    with pytest.raises(ApiError, match="cannot start: step small-ngram failed: no memory") as error:
+        await exchange.exchange.respond()
+    assert (error.value.status, error.value.code) == (503, "tier_unavailable")
+    assert exchange.script.closed
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_no_wait_is_longer_than_the_requests_timeout(streaming: bool) -> None:
+    exchange = Exchange([Wait(10_000)], streaming, TierState(starting=1))
+    began = asyncio.get_running_loop().time()
+    if streaming:
+        client = await exchange.run()
+        assert orjson.loads(client.pieces[-1].removeprefix(b"data: "))["error"]["code"] == "timeout"
+    else:
+        with pytest.raises(ApiError, match="no end after 100 s"):
+            await exchange.exchange.respond()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(102)
+    assert exchange.script.closed
+
+
+@pytest.mark.parametrize("items", [[Wait(10_000)], [START, b"data: 1\n\n", Wait(10_000)]], ids=["waiting", "midway"])
+async def test_a_client_that_leaves_closes_the_source(items: list[Any]) -> None:
+    exchange = Exchange(items, streaming=True)
+    running = asyncio.ensure_future(exchange.run())
+    await asyncio.sleep(5)
+    assert not exchange.script.closed
+    exchange.client.leave()
+    await running
+    assert exchange.script.closed
+
+
+async def test_a_stream_that_flows_past_the_requests_timeout_is_ended() -> None:
+    flowing: list[Any] = [Wait(1), b"data: 1\n\n"] * 200
+    exchange = Exchange([START, *flowing], streaming=True)
+    client = await exchange.run()
+    assert orjson.loads(client.pieces[-1].removeprefix(b"data: "))["error"]["code"] == "timeout"
+    assert 99 <= len(client.pieces) <= 102
+    assert exchange.script.closed
+
+
+@pytest.mark.parametrize("items", [[Wait(10_000)], [START, b"data: 1\n\n"]], ids=["late", "at once"])
+async def test_a_client_that_left_before_the_response_began_closes_the_source(items: list[Any]) -> None:
+    exchange = Exchange(items, streaming=True)
+    exchange.client.leave()
+    await exchange.run()
+    assert exchange.script.closed
+
+
+async def test_a_client_that_leaves_an_unstreamed_wait_closes_the_source() -> None:
+    exchange = Exchange([Wait(10_000)], streaming=False)
+    responding = asyncio.ensure_future(exchange.exchange.respond())
+    await asyncio.sleep(5)
+    responding.cancel()
+    await asyncio.gather(responding, return_exceptions=True)
+    assert exchange.script.closed

@@ -1,0 +1,80 @@
+"""`/api/tiers` has the contract's keys, from the registry and the observation."""
+
+from __future__ import annotations
+
+from router.observation import Observation, TierState
+from serve_app.tiers_view import tiers_view
+from tests.support.app_config import app_config
+
+# design.md, section 3.
+CONTRACT = {
+    "name",
+    "power",
+    "gpu",
+    "gpus",
+    "price_usd_per_hour",
+    "active_watts",
+    "idle_watts",
+    "replicas",
+    "reason",
+    "active_step",
+    "chain",
+    "queue_wait_ms",
+    "cold_start_s",
+}
+STATE = TierState(
+    running=1,
+    starting=2,
+    pending=3,
+    reason="step small-ngram failed: no memory",
+    active_step="small-alone",
+    step_failures=(("small-ngram", "no memory"),),
+    engine_running=4,
+    engine_waiting=5,
+    queue_wait_ms=6.5,
+    cold_start_s=33,
+)
+
+
+def test_every_tier_has_the_contracts_keys_also_before_anything_is_known() -> None:
+    view = tiers_view(app_config(), Observation())
+    assert view["profile"] == "small"
+    assert [tier["name"] for tier in view["tiers"]] == ["eco", "balanced", "performance", "ultra"]
+    for tier in view["tiers"]:
+        assert set(tier) >= CONTRACT
+        assert set(tier["replicas"]) == {"running", "starting", "pending", "min", "max"}
+
+
+def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
+    eco = tiers_view(app_config(), Observation({"eco": STATE}))["tiers"][0]
+    assert eco == {
+        "name": "eco",
+        "power": [0, 25],
+        "gpu": "L4",
+        "gpus": 1,
+        "price_usd_per_hour": 1.0,
+        "active_watts": 100,
+        "idle_watts": 20,
+        "replicas": {"running": 1, "starting": 2, "pending": 3, "min": 0, "max": 2},
+        "failed": False,
+        "reason": "step small-ngram failed: no memory",
+        "active_step": "small-alone",
+        "chain": [
+            {
+                "name": "small-ngram",
+                "target": "small",
+                "max_model_len": 4096,
+                "method": "ngram",
+                "failure": "no memory",
+            },
+            {"name": "small-alone", "target": "small", "max_model_len": 4096, "method": None, "failure": None},
+        ],
+        "requests": {"running": 4, "waiting": 5},
+        "queue_wait_ms": 6.5,
+        "cold_start_s": 33,
+    }
+
+
+def test_a_tier_without_a_gpu_says_cpu() -> None:
+    config = app_config(tiers={"eco": {"gpu": None, "gpus": 0}})
+    assert tiers_view(config, Observation())["tiers"][0]["gpu"] == "cpu"

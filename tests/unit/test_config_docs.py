@@ -1,0 +1,83 @@
+"""Every setting is described where it is defined, and the application's own in README.md too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from router.request import Constraints, InferenceRequest, Message, SpecWish
+from router.tiers import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
+from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
+from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
+
+README = Path(__file__).parents[2] / "README.md"
+CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
+    AppConfig,
+    Profile,
+    Tier,
+    Replicas,
+    Step,
+    Speculation,
+    ModelSource,
+    Baseline,
+    Limits,
+    Relay,
+    StubSettings,
+    IngressSettings,
+    InferenceRequest,
+    SpecWish,
+    Constraints,
+    Message,
+    Factor,
+    WaterFactor,
+    Co2Factor,
+    Factors,
+)
+
+
+@pytest.mark.parametrize("kind", CONFIG_CLASSES, ids=lambda kind: kind.__name__)
+def test_every_field_is_described(kind: type[BaseModel]) -> None:
+    assert kind.model_fields
+    assert [name for name, field in kind.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("kind", CONFIG_CLASSES, ids=lambda kind: kind.__name__)
+def test_every_config_is_frozen_and_refuses_unknown_keys(kind: type[BaseModel]) -> None:
+    assert kind.model_config.get("frozen") is True
+    assert kind.model_config.get("extra") == "forbid"
+
+
+def models_in(annotation: Any) -> set[type[BaseModel]]:
+    """Model classes named anywhere in an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return {kind for argument in get_args(annotation) for kind in models_in(argument)}
+
+
+def test_the_list_above_is_complete() -> None:
+    found, ahead = set[type[BaseModel]](), set[type[BaseModel]]((AppConfig, InferenceRequest, Factors))
+    while ahead:
+        found |= ahead
+        inner = {
+            kind for outer in ahead for field in outer.model_fields.values() for kind in models_in(field.annotation)
+        }
+        ahead = inner - found
+    assert len(found) > 10
+    assert found <= set(CONFIG_CLASSES)
+
+
+@pytest.mark.parametrize("kind", [AppConfig, Limits, Relay, StubSettings, IngressSettings], ids=lambda k: k.__name__)
+def test_every_setting_of_the_application_is_in_the_readme(kind: type[BaseModel]) -> None:
+    # `profile_reason` is told by the application, not to it.
+    text = README.read_text(encoding="utf-8")
+    names = [name for name in kind.model_fields if name != "profile_reason"]
+    assert [name for name in names if not re.search(rf"[`.]{name}\b", text)] == []
+
+
+@pytest.mark.parametrize("variable", ["INFERENCE_MODE", "DEMO_MODE", "MODELS_DIR"])
+def test_every_environment_variable_is_in_the_readme(variable: str) -> None:
+    assert variable in README.read_text(encoding="utf-8")

@@ -1,0 +1,88 @@
+"""The rooms import only what the design allows (design.md, section 1), read from the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("router", "sustainability", "cluster", "serve_app", "bench", "tests")
+ALLOWED = {
+    "sustainability": set[str](),
+    "router": {"sustainability"},
+    "cluster": {"router", "sustainability"},
+    "serve_app": {"router", "sustainability", "cluster"},
+}
+
+
+def modules(room: str) -> dict[str, Path]:
+    """Dotted name and file of every module in a room."""
+    found = {}
+    for path in sorted((ROOT / room).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything that a file imports anywhere in it; `from a import b` counts as `a.b`."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide which room is meant"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def packages(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(path)}
+
+
+def every_module(*rooms: str) -> Iterator[tuple[str, Path]]:
+    for room in rooms:
+        found = modules(room)
+        assert found, f"{room}/ has no modules: the test looks in the wrong place"
+        yield from found.items()
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
+    others = set(ROOMS) - ALLOWED[room] - {room}
+    wrong = {name: packages(path) & others for name, path in every_module(room) if packages(path) & others}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("heavy", ["ray", "vllm", "torch", "transformers"])
+def test_router_and_sustainability_import_nothing_heavy(heavy: str) -> None:
+    wrong = [name for name, path in every_module("router", "sustainability") if heavy in packages(path)]
+    assert wrong == []
+
+
+def test_only_the_engine_module_imports_vllm() -> None:
+    rooms = ("router", "sustainability", "cluster", "serve_app")
+    assert [name for name, path in every_module(*rooms) if "vllm" in packages(path)] == ["serve_app.engine.vllm_engine"]
+
+
+def test_the_engine_module_is_imported_only_inside_a_function_of_the_replica() -> None:
+    ours = [
+        name
+        for name, path in every_module("cluster", "serve_app")
+        if any(imported.startswith("serve_app.engine.vllm_engine") for imported in imports(path))
+    ]
+    assert ours == ["serve_app.engine.deployment"]
+    tree = ast.parse(modules("serve_app")["serve_app.engine.deployment"].read_text(encoding="utf-8"))
+    at_import = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert "serve_app.engine.vllm_engine" not in at_import
+
+
+def test_importing_the_ingress_brings_in_neither_vllm_nor_torch() -> None:
+    script = "import sys, serve_app.app, serve_app.ingress; print(sorted({'vllm', 'torch'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
