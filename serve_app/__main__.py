@@ -1,4 +1,8 @@
-"""`python -m serve_app check FILE...`: is a `serve_config.yaml` right? Answers before Ray starts anything."""
+"""The application's command line.
+
+    python -m serve_app check FILE...   is a `serve_config.yaml` right? Answers before Ray starts anything
+    python -m serve_app settings        every setting as a Markdown table, for README.md
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from pathlib import Path
 from cluster.profiles import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
+from serve_app.settings_doc import settings_table
 
 IMPORT_PATH = "serve_app.app:build"
 
@@ -35,8 +40,11 @@ def check(path: Path) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """The command line; returns the exit code."""
+    if arguments == ["settings"]:
+        print(settings_table())
+        return 0
     if len(arguments) < 2 or arguments[0] != "check":
-        print("usage: python -m serve_app check FILE...", file=sys.stderr)
+        print("usage: python -m serve_app check FILE... | settings", file=sys.stderr)
         return 2
     try:
         for name in arguments[1:]:

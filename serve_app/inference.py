@@ -131,7 +131,7 @@ class InferenceStream:
                 self._last_token_s = time.monotonic()
                 if self._first_token_s is None:
                     self._first_token_s = self._last_token_s
-                yield item
+                yield await self._joined(item)
             elif isinstance(item, Tick):
                 self._give_up_if_hopeless()
                 yield PING if self._first_token_s else self._status()
@@ -144,6 +144,15 @@ class InferenceStream:
                 return
             else:
                 raise ApiError("stream_cut", "the engine's stream ended early", status=502, retryable=True)
+
+    async def _joined(self, first: bytes) -> bytes:
+        """The token events that have come while the client was being written to, as one piece."""
+        pieces = [first]
+        while isinstance(self._source.peek(), bytes):
+            piece = await self._source.get(0)
+            assert isinstance(piece, bytes)
+            pieces.append(piece)
+        return b"".join(pieces)
 
     async def _next(self) -> StreamItem | Tick | None:
         if self._early:

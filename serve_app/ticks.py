@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator
 from typing import Final, Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
+
+_MOST_WAITING: Final = 256
+"""Items held for a slow consumer; then the stream is not read further, and its producer feels it."""
 
 
 class Tick:
@@ -17,41 +21,56 @@ TICK: Final = Tick()
 
 
 class Ticking(Generic[ItemT]):
-    """An async iterator's items, one at a time, with a limit on each wait that does not disturb the iterator.
+    """A stream's items, read ahead by one task, so that a wait for the next one can end without disturbing the stream.
 
     Args:
-        items: the stream; closed with this object.
+        items: the stream; read from the first `get` on, closed by `aclose`.
     """
 
     def __init__(self, items: AsyncGenerator[ItemT, None]) -> None:
-        self._items: AsyncIterator[ItemT] = items
-        self._close = items.aclose
-        self._next: asyncio.Task[ItemT] | None = None
+        self._items = items
+        self._waiting: deque[ItemT] = deque()
+        self._arrived = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
 
     async def get(self, wait_s: float) -> ItemT | Tick | None:
         """The next item; TICK when none came within `wait_s` seconds; None at the end of the stream.
 
         Raises:
-            whatever the stream raises.
+            whatever the stream raises, after its last item.
         """
-        if self._next is None:
-            self._next = asyncio.ensure_future(_next(self._items))
-        done, _ = await asyncio.wait({self._next}, timeout=wait_s)
-        if not done:
-            return TICK
-        task, self._next = self._next, None
-        try:
-            return task.result()
-        except StopAsyncIteration:
-            return None
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(lambda _: self._arrived.set())
+        if not self._waiting and not self._reading.done():
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return TICK
+        if self._waiting:
+            self._taken.set()
+            return self._waiting.popleft()
+        self._reading.result()
+        return None
+
+    def peek(self) -> ItemT | None:
+        """The next item if it is here already."""
+        return self._waiting[0] if self._waiting else None
 
     async def aclose(self) -> None:
-        """Stop waiting and close the stream."""
-        if self._next is not None:
-            self._next.cancel()
-            await asyncio.gather(self._next, return_exceptions=True)
-        await self._close()
+        """Stop reading and close the stream."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        await self._items.aclose()
 
-
-async def _next(items: AsyncIterator[ItemT]) -> ItemT:
-    return await anext(items)
+    async def _read(self) -> None:
+        async for item in self._items:
+            self._waiting.append(item)
+            self._arrived.set()
+            while len(self._waiting) >= _MOST_WAITING:
+                self._taken.clear()
+                await self._taken.wait()

@@ -56,10 +56,12 @@ class Admitted:
 class SpecStats:
     """Speculation of one request, counted by the engine."""
 
-    steps: int = 0
-    """Verification steps that had drafts."""
-    draft_tokens: int = 0
+    steps: int | None = 0
+    """Verification steps that had drafts; None: unknown."""
+    draft_tokens: int | None = 0
+    """Drafted tokens; None: unknown."""
     accepted_tokens: int = 0
+    """Accepted drafts; those too that the end of the answer cut off, where the engine told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from router.tiers import Speculation, Step, Tier
+from serve_app.engine.draft_flags import DraftFlags
 from serve_app.engine.interface import (
     Admitted,
     EngineError,
@@ -168,6 +169,7 @@ class VllmEngine:
             steps.tap(collector)
             yield Admitted(len(prompt_ids), params.max_tokens, self._step.name)
             texts = TokenTexts(self._decoder(prompt_ids))
+            flags = DraftFlags()
             completion_tokens = 0
             while not finished:
                 tokens: list[Token] = []
@@ -175,11 +177,11 @@ class VllmEngine:
                     completion = output.outputs[0]
                     finished = output.finished
                     completion_tokens += len(completion.token_ids)
-                    _push(texts, completion)
+                    _push(texts, completion, flags.step(len(completion.token_ids), _accepted(completion)))
                     tokens += texts.release(completion.text, finished)
                 if tokens:
                     yield tokens
-            yield _finished(output, completion, len(prompt_ids), completion_tokens)
+            yield _finished(output, completion, len(prompt_ids), completion_tokens, self._spec_stats(completion, flags))
         except VLLMValidationError as error:
             raise EngineError("bad_request", str(error), status=400, retryable=False) from error
         except EngineDeadError as error:
@@ -218,6 +220,16 @@ class VllmEngine:
         )
         return prompt_ids, params
 
+    def _spec_stats(self, completion: CompletionOutput, flags: DraftFlags) -> SpecStats:
+        record = completion.spec_decode_metrics
+        if record is not None:
+            drafted = [(d, a) for d, a in zip(record.per_step_drafted, record.per_step_accepted, strict=True) if d]
+            return SpecStats(len(drafted), sum(d for d, _ in drafted), sum(a for _, a in drafted))
+        if self._step.speculation is not None:
+            # A stop string ended the answer: vLLM finds it outside of the engine core, whose record is then lost.
+            return SpecStats(steps=None, draft_tokens=None, accepted_tokens=flags.accepted)
+        return SpecStats()
+
     def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
         tokenizer = self._engine.get_tokenizer()._tokenizer
         # Primed with the prompt as vLLM's own detokenizer is, so that pieces add up to its text.
@@ -252,20 +264,22 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown)
 
 
-def _push(texts: TokenTexts, completion: CompletionOutput) -> None:
-    """One engine step: all its tokens but the last were drafted and accepted, the last was sampled by the target."""
-    ids = completion.token_ids
-    for position, token_id in enumerate(ids):
+def _push(texts: TokenTexts, completion: CompletionOutput, accepted: int) -> None:
+    """One engine step, whose first `accepted` tokens were drafted."""
+    for position, token_id in enumerate(completion.token_ids):
         logprob = completion.logprobs[position][token_id].logprob if completion.logprobs else None
-        texts.push(token_id, logprob, spec_accepted=position < len(ids) - 1)
+        texts.push(token_id, logprob, spec_accepted=position < accepted)
 
 
-def _finished(output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int) -> Finished:
+def _accepted(completion: CompletionOutput) -> int | None:
+    """The engine's count of accepted drafts of the whole request; it comes with the last step only."""
+    record = completion.spec_decode_metrics
+    return None if record is None else sum(size * count for size, count in enumerate(record.histogram))
+
+
+def _finished(
+    output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int, spec: SpecStats
+) -> Finished:
     times = output.metrics
     waited = times.scheduled_ts - times.queued_ts if times is not None and times.scheduled_ts else 0.0
-    record = completion.spec_decode_metrics
-    spec = SpecStats()
-    if record is not None:
-        drafted = [(d, a) for d, a in zip(record.per_step_drafted, record.per_step_accepted, strict=True) if d]
-        spec = SpecStats(len(drafted), sum(d for d, _ in drafted), sum(a for _, a in drafted))
     return Finished(completion.finish_reason or "stop", prompt_tokens, count, max(0.0, waited * 1000), spec)

@@ -88,7 +88,7 @@ async def test_a_warm_tier_answers_with_the_contracts_events_in_order() -> None:
 
 
 async def test_config_and_trace_are_one_write_at_once_and_a_step_of_tokens_is_one_write() -> None:
-    stream = Case([Wait(1), *WHOLE]).stream()
+    stream = Case([Wait(1), ADMITTED, TOKENS[0], Wait(1), TOKENS[1], FINISHED]).stream()
     pieces = [piece async for piece in stream.events()]
     assert [kinds(sse_events(piece)) for piece in pieces] == [
         ["config", *["trace"] * 3, "reasoning"],
@@ -96,6 +96,11 @@ async def test_config_and_trace_are_one_write_at_once_and_a_step_of_tokens_is_on
         ["token"],
         ["metrics", "done"],
     ]
+
+
+async def test_steps_that_came_while_the_client_was_written_to_are_one_write() -> None:
+    pieces = [piece async for piece in Case(WHOLE).stream().events()]
+    assert [kinds(sse_events(piece)) for piece in pieces[1:]] == [["token", "token", "token"], ["metrics", "done"]]
 
 
 async def test_reasoning_can_be_switched_off() -> None:
@@ -282,7 +287,7 @@ async def test_a_reader_that_idles_gets_everything_at_once_afterwards() -> None:
 
 @pytest.mark.parametrize("taken", [1, 2, 3])
 async def test_the_engines_stream_is_closed_when_the_reader_leaves(taken: int) -> None:
-    case = Case([Wait(1), *WHOLE])
+    case = Case([Wait(1), ADMITTED, TOKENS[0], Wait(1), TOKENS[1], Wait(1), FINISHED])
     pieces = case.stream().events()
     for _ in range(taken):
         await anext(pieces)
@@ -313,7 +318,7 @@ async def test_the_engines_stream_is_closed_when_the_client_leaves_during_admiss
 
 
 async def test_the_engines_stream_is_closed_when_the_client_left_before_the_first_event() -> None:
-    case, client = Case(WHOLE), Client()
+    case, client = Case([ADMITTED, Wait(1), *TOKENS, FINISHED]), Client()
     stream = case.stream()
     await stream.admit()
     client.leave()

@@ -1,0 +1,67 @@
+"""One server on real vLLM engines (CPU build) for all e2e tests: a cold start costs most of a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from bench.client import HOST
+from bench.servers import Server, running
+from cluster.weights import missing_reason, models_dir
+from tests.support.api import Api
+from tests.support.e2e_app import MODEL, e2e_application
+
+# The order of the files: cold starts come first, so that the tests after them find every tier warm; the one that kills
+# an engine comes last.
+ORDER = (
+    "test_bundled_weights",
+    "test_fallback",
+    "test_inference",
+    "test_texts",
+    "test_leaving",
+    "test_errors",
+    "test_openai_sdk",
+    "test_health",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    ours.sort(key=lambda item: ORDER.index(item.path.stem))
+    items[:] = [item for item in items if here not in item.path.parents] + ours
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Both applications behind one Serve, eco of the shipped one warm."""
+    pytest.importorskip("vllm", reason="needs vLLM: pip install --no-deps -r requirements/cpu.txt")
+    if reason := missing_reason(models_dir({}), MODEL):
+        pytest.skip(reason)
+    server = e2e_application()
+    with running(server, timeout_s=300):
+        yield server
+
+
+@pytest.fixture
+def api(server: Server) -> Iterator[Api]:
+    """The shipped configuration."""
+    with Api(f"http://{HOST}:{server.port}") as api:
+        yield api
+
+
+@pytest.fixture
+def broken(server: Server) -> Iterator[Api]:
+    """Tiers whose first steps cannot start."""
+    with Api(f"http://{HOST}:{server.port}/broken") as api:
+        yield api
+
+
+@pytest.fixture
+def client(api: Api) -> Iterator[openai.OpenAI]:
+    """The official SDK on the shipped configuration."""
+    with openai.OpenAI(base_url=f"{api.base_url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        yield client

@@ -1,0 +1,139 @@
+"""`/api/inference` on real engines: the events, the dials, cold and warm tiers, sampling, drafts."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.api import Answer, Api, Json
+
+QUESTION = "What is the capital of France?"
+TIER_OF_POWER = {10: "eco", 40: "balanced", 70: "performance", 95: "ultra"}
+WARM = {"mode": "manual", "power": 10}  # eco: warm from the start, drafts with n-grams
+LONGEST_SILENCE_S = 5.0
+
+
+def ask(api: Api, power: int) -> Answer:
+    with Api(api.base_url) as mine:
+        return mine.infer(prompt=QUESTION, mode="manual", power=power, temperature=0, max_tokens=24)
+
+
+@pytest.fixture(scope="module")
+def cold(server: object, request: pytest.FixtureRequest) -> dict[int, Answer]:
+    """The first answer of every tier; the three cold ones are woken together."""
+    port = request.getfixturevalue("server").port
+    with Api(f"http://127.0.0.1:{port}") as api, ThreadPoolExecutor(4) as pool:
+        return dict(zip(TIER_OF_POWER, pool.map(lambda power: ask(api, power), TIER_OF_POWER), strict=True))
+
+
+def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
+    answer = api.infer(prompt=QUESTION, max_tokens=40)
+
+    kinds = [kind for kind, _ in itertools.groupby(answer.kinds)]
+    assert [kind for kind in kinds if kind != "status"] == [
+        "config", "trace", "reasoning", "token", "metrics", "done"
+    ]  # fmt: skip
+    config, metrics = answer.one("config"), answer.one("metrics")
+    assert (config["engine"], config["mode"], config["tier"], config["warm"]) == ("vllm", "auto", "eco", True)
+    assert config["target_model"] == "smollm2-135m-instruct"
+    assert (config["fallback_step"], config["spec_decoding"]["method"]) == ("ngram", "ngram")
+    assert "Paris" in answer.text
+    assert answer.one("done")["request_id"] == config["request_id"]
+    assert 0 < metrics["ttft_ms"] <= metrics["total_ms"]
+    assert metrics["energy"]["wh"] > 0
+    assert metrics["completion_tokens"] == len(answer.all("token"))
+
+
+@pytest.mark.parametrize("power", TIER_OF_POWER)
+def test_every_tier_answers_the_first_time(cold: dict[int, Answer], power: int) -> None:
+    answer = cold[power]
+
+    config = answer.one("config")
+    assert config["tier"] == TIER_OF_POWER[power]
+    assert answer.kinds[-1] == "done"
+    assert "Paris" in answer.text
+    if config["tier"] == "eco":
+        assert config["warm"] is True
+        return
+    assert config["warm"] is False
+    assert config["cold_start_s"] > 0
+    statuses = answer.all("status")
+    assert {"provisioning", "loading"} >= {status["state"] for status in statuses} - {"queued"}
+    assert "loading" in {status["state"] for status in statuses}
+    waits = [0.0, *(status["waited_s"] for status in statuses)]
+    assert max(later - earlier for earlier, later in itertools.pairwise(waits)) < LONGEST_SILENCE_S
+
+
+@pytest.mark.parametrize("power", TIER_OF_POWER)
+def test_every_tier_is_warm_the_second_time(cold: dict[int, Answer], api: Api, power: int) -> None:
+    answer = ask(api, power)
+
+    assert answer.one("config")["tier"] == TIER_OF_POWER[power]
+    assert answer.one("config")["warm"] is True
+    assert answer.one("config")["cold_start_s"] == 0
+    assert answer.text == cold[power].text
+    tier = api.tier(TIER_OF_POWER[power])
+    assert tier["replicas"]["running"] == 1
+    assert tier["active_step"] == answer.one("config")["fallback_step"]
+    assert tier["reason"] is None
+
+
+def test_drafts_change_the_speed_and_not_the_answer(cold: dict[int, Answer]) -> None:
+    drafting = {power for power, answer in cold.items() if answer.one("config")["spec_decoding"]["enabled"]}
+
+    assert drafting == {10, 40}
+    assert len({answer.text for answer in cold.values()}) == 1
+
+
+COPY = 'Repeat this JSON exactly: {"name": "Ada", "year": 1815, "city": "London", "tags": ["math", "code", "math"]}'
+
+
+def test_drafts_are_accepted_when_text_is_copied(api: Api) -> None:
+    # The answer is cut by length: no token was trimmed after it was sampled, so flags and counts must agree exactly.
+    answer = api.infer(prompt=COPY, temperature=0, max_tokens=48, **WARM)
+
+    metrics, tokens = answer.one("metrics"), answer.all("token")
+    spec = metrics["spec"]
+    assert (metrics["finish_reason"], metrics["completion_tokens"]) == ("length", 48)
+    assert spec["method"] == "ngram"
+    assert spec["accepted_tokens"] > 0
+    assert spec["draft_tokens"] >= spec["accepted_tokens"]
+    assert spec["acceptance_rate"] == pytest.approx(spec["accepted_tokens"] / spec["draft_tokens"])
+    assert spec["mean_acceptance_length"] == pytest.approx(1 + spec["accepted_tokens"] / spec["steps"])
+    assert sum(token["spec_accepted"] for token in tokens) == spec["accepted_tokens"]
+
+
+def test_a_tier_without_drafts_accepts_none(cold: dict[int, Answer]) -> None:
+    answer = cold[70]
+
+    assert not any(token["spec_accepted"] for token in answer.all("token"))
+    spec = answer.one("metrics")["spec"]
+    assert (spec["method"], spec["draft_tokens"], spec["acceptance_rate"]) == (None, 0, None)
+
+
+def test_log_probabilities_come_only_when_asked_for(api: Api) -> None:
+    body: Json = {"prompt": QUESTION, "temperature": 0, "max_tokens": 6, **WARM}
+    without, with_them = api.infer(**body), api.infer(logprobs=True, **body)
+
+    assert [token["logprob"] for token in without.all("token")] == [None] * 6
+    assert all(-50 < token["logprob"] <= 0 for token in with_them.all("token"))
+    assert with_them.text == without.text
+
+
+def test_a_seed_repeats_a_sampled_answer(api: Api) -> None:
+    body: Json = {"prompt": "Tell me something.", "temperature": 1.0, "top_p": 1.0, "max_tokens": 16, **WARM}
+    first, second, other = (api.infer(seed=seed, **body) for seed in (7, 7, 8))
+
+    assert first.text == second.text
+    assert first.text != other.text
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+def test_max_tokens_is_respected(api: Api, max_tokens: int) -> None:
+    answer = api.infer(prompt="Write a long story.", temperature=0, max_tokens=max_tokens, **WARM)
+
+    assert len(answer.all("token")) == max_tokens
+    metrics = answer.one("metrics")
+    assert (metrics["completion_tokens"], metrics["finish_reason"]) == (max_tokens, "length")

@@ -1,0 +1,85 @@
+"""A client that leaves a real engine, at any moment, frees it within a second.
+
+Two witnesses: the engine's own count in `/api/tiers`, which is up to 2 s old (a report a second, two refreshes of half
+a second); and the CPU time of the engine's processes, which stands still once the engine core has dropped the request.
+"""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from bench.processes import cpu_seconds
+from bench.servers import Server, replica_trees
+from tests.support.api import Api, Json, events
+
+FREED_WITHIN_S = 1.0 + 2.0
+ECO: Json = {"mode": "manual", "power": 10, "temperature": 0}
+ENDLESS = "Write a very long story about a lighthouse keeper, in twenty chapters."
+LONG = "The lighthouse keeper wrote of storms and ships. " * 150
+"""About 1,500 tokens: their prefill takes seconds here, so that there is a moment before the first token."""
+CHAT: Json = {"model": "eco", "messages": [{"role": "user", "content": ENDLESS}], "temperature": 0, "ignore_eos": True}
+
+
+def running(api: Api) -> int:
+    count: int = api.tier("eco")["requests"]["running"]
+    return count
+
+
+def unfinished(api: Api) -> int:
+    requests = api.tier("eco")["requests"]
+    return int(requests["running"]) + int(requests["waiting"])
+
+
+@pytest.fixture(autouse=True)
+def _idle_before(api: Api) -> None:
+    api.wait_for(lambda api: unfinished(api) == 0, timeout_s=10)
+
+
+def test_leaving_in_the_middle_of_a_stream(api: Api) -> None:
+    with api.stream("/api/inference", {"prompt": ENDLESS, "max_tokens": 1500, **ECO}) as response:
+        for kind, _ in events(response.iter_bytes()):
+            if kind == "token":
+                break
+        api.wait_for(lambda api: running(api) == 1, timeout_s=5)
+    api.wait_for(lambda api: unfinished(api) == 0, FREED_WITHIN_S)
+
+
+def test_leaving_before_the_first_token(api: Api) -> None:
+    with api.stream("/api/inference", {"prompt": LONG, "max_tokens": 400, **ECO}) as response:
+        kind, _ = next(events(response.iter_bytes()))
+        assert kind == "config"
+    api.wait_for(lambda api: unfinished(api) == 0, FREED_WITHIN_S)
+
+
+def test_leaving_an_openai_stream(api: Api) -> None:
+    with api.stream("/v1/chat/completions", {**CHAT, "max_tokens": 1500, "stream": True}) as response:
+        assert response.status_code == 200
+        api.wait_for(lambda api: running(api) == 1, timeout_s=5)
+    api.wait_for(lambda api: unfinished(api) == 0, FREED_WITHIN_S)
+
+
+def test_leaving_while_a_whole_openai_answer_is_made(api: Api) -> None:
+    with httpx.Client(base_url=api.base_url, timeout=2.5) as impatient, pytest.raises(httpx.ReadTimeout):
+        impatient.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1500})
+    api.wait_for(lambda api: unfinished(api) == 0, FREED_WITHIN_S)
+
+
+def test_the_engine_processes_stop_working_when_the_client_has_left(server: Server, api: Api) -> None:
+    def engine_cpu_s(wall_s: float) -> float:
+        [_, *engine] = replica_trees(server.processes(), ("power-lever:eco",))["power-lever:eco"]
+        before = cpu_seconds(engine)
+        time.sleep(wall_s)
+        [_, *engine] = replica_trees(server.processes(), ("power-lever:eco",))["power-lever:eco"]
+        return cpu_seconds(engine) - before
+
+    with api.stream("/v1/chat/completions", {**CHAT, "max_tokens": 1500, "stream": True}) as response:
+        next(response.iter_bytes())
+        busy_s = engine_cpu_s(1.0)
+    time.sleep(1.0)  # the second that it may take
+    idle_s = engine_cpu_s(1.0)
+
+    assert busy_s > 0.2
+    assert idle_s < busy_s / 4
