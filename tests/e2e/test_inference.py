@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bench.client import HOST
+from bench.servers import Server
 from tests.support.api import Answer, Api, Json
 
 QUESTION = "What is the capital of France?"
@@ -15,17 +17,17 @@ WARM = {"mode": "manual", "power": 10}  # eco: warm from the start, drafts with 
 LONGEST_SILENCE_S = 5.0
 
 
-def ask(api: Api, power: int) -> Answer:
-    with Api(api.base_url) as mine:
-        return mine.infer(prompt=QUESTION, mode="manual", power=power, temperature=0, max_tokens=24)
+def ask(server: Server, power: int) -> Answer:
+    with Api(f"http://{HOST}:{server.port}") as api:
+        return api.infer(prompt=QUESTION, mode="manual", power=power, temperature=0, max_tokens=24)
 
 
 @pytest.fixture(scope="module")
-def cold(server: object, request: pytest.FixtureRequest) -> dict[int, Answer]:
+def first(server: Server) -> dict[int, Answer]:
     """The first answer of every tier; the three cold ones are woken together."""
-    port = request.getfixturevalue("server").port
-    with Api(f"http://127.0.0.1:{port}") as api, ThreadPoolExecutor(4) as pool:
-        return dict(zip(TIER_OF_POWER, pool.map(lambda power: ask(api, power), TIER_OF_POWER), strict=True))
+    with ThreadPoolExecutor(len(TIER_OF_POWER)) as pool:
+        answers = pool.map(lambda power: ask(server, power), TIER_OF_POWER)
+        return dict(zip(TIER_OF_POWER, answers, strict=True))
 
 
 def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
@@ -47,8 +49,8 @@ def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
 
 
 @pytest.mark.parametrize("power", TIER_OF_POWER)
-def test_every_tier_answers_the_first_time(cold: dict[int, Answer], power: int) -> None:
-    answer = cold[power]
+def test_every_tier_answers_the_first_time(first: dict[int, Answer], power: int) -> None:
+    answer = first[power]
 
     config = answer.one("config")
     assert config["tier"] == TIER_OF_POWER[power]
@@ -67,36 +69,38 @@ def test_every_tier_answers_the_first_time(cold: dict[int, Answer], power: int) 
 
 
 @pytest.mark.parametrize("power", TIER_OF_POWER)
-def test_every_tier_is_warm_the_second_time(cold: dict[int, Answer], api: Api, power: int) -> None:
-    answer = ask(api, power)
+def test_every_tier_is_warm_the_second_time(first: dict[int, Answer], server: Server, api: Api, power: int) -> None:
+    answer = ask(server, power)
 
     assert answer.one("config")["tier"] == TIER_OF_POWER[power]
     assert answer.one("config")["warm"] is True
     assert answer.one("config")["cold_start_s"] == 0
-    assert answer.text == cold[power].text
+    assert answer.text == first[power].text
     tier = api.tier(TIER_OF_POWER[power])
     assert tier["replicas"]["running"] == 1
     assert tier["active_step"] == answer.one("config")["fallback_step"]
     assert tier["reason"] is None
 
 
-def test_drafts_change_the_speed_and_not_the_answer(cold: dict[int, Answer]) -> None:
-    drafting = {power for power, answer in cold.items() if answer.one("config")["spec_decoding"]["enabled"]}
+def test_drafts_change_the_speed_and_not_the_answer(first: dict[int, Answer]) -> None:
+    drafting = {power for power, answer in first.items() if answer.one("config")["spec_decoding"]["enabled"]}
 
     assert drafting == {10, 40}
-    assert len({answer.text for answer in cold.values()}) == 1
+    assert len({answer.text for answer in first.values()}) == 1
 
 
 COPY = 'Repeat this JSON exactly: {"name": "Ada", "year": 1815, "city": "London", "tags": ["math", "code", "math"]}'
 
+CUT_AFTER_WHOLE_STEP = 21
+"""Length at which the engine cuts nothing that it accepted (test_texts.py has the other lengths)."""
+
 
 def test_drafts_are_accepted_when_text_is_copied(api: Api) -> None:
-    # The answer is cut by length: no token was trimmed after it was sampled, so flags and counts must agree exactly.
-    answer = api.infer(prompt=COPY, temperature=0, max_tokens=48, **WARM)
+    answer = api.infer(prompt=COPY, temperature=0, max_tokens=CUT_AFTER_WHOLE_STEP, **WARM)
 
     metrics, tokens = answer.one("metrics"), answer.all("token")
     spec = metrics["spec"]
-    assert (metrics["finish_reason"], metrics["completion_tokens"]) == ("length", 48)
+    assert (metrics["finish_reason"], metrics["completion_tokens"]) == ("length", CUT_AFTER_WHOLE_STEP)
     assert spec["method"] == "ngram"
     assert spec["accepted_tokens"] > 0
     assert spec["draft_tokens"] >= spec["accepted_tokens"]
@@ -105,8 +109,8 @@ def test_drafts_are_accepted_when_text_is_copied(api: Api) -> None:
     assert sum(token["spec_accepted"] for token in tokens) == spec["accepted_tokens"]
 
 
-def test_a_tier_without_drafts_accepts_none(cold: dict[int, Answer]) -> None:
-    answer = cold[70]
+def test_a_tier_without_drafts_accepts_none(first: dict[int, Answer]) -> None:
+    answer = first[70]
 
     assert not any(token["spec_accepted"] for token in answer.all("token"))
     spec = answer.one("metrics")["spec"]
@@ -124,10 +128,10 @@ def test_log_probabilities_come_only_when_asked_for(api: Api) -> None:
 
 def test_a_seed_repeats_a_sampled_answer(api: Api) -> None:
     body: Json = {"prompt": "Tell me something.", "temperature": 1.0, "top_p": 1.0, "max_tokens": 16, **WARM}
-    first, second, other = (api.infer(seed=seed, **body) for seed in (7, 7, 8))
+    once, again, other = (api.infer(seed=seed, **body) for seed in (7, 7, 8))
 
-    assert first.text == second.text
-    assert first.text != other.text
+    assert once.text == again.text
+    assert once.text != other.text
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5])

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import yaml
 
 from bench.client import HOST
-from bench.servers import Server, free_port, running
+from bench.servers import Server, application, running
 from tests.support.api import Api
 
 FAST_STUB = {"tokens_per_s": 200.0}
@@ -41,44 +36,10 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """All applications behind one Serve."""
-    port = free_port()
-    scratch = Path(tempfile.mkdtemp(prefix="plt-"))  # short: Ray's socket paths below it are limited to 107 bytes
-    config = {
-        "http_options": {"host": HOST, "port": port, "request_timeout_s": None},
-        "applications": [
-            {
-                "name": name,
-                "route_prefix": "/" if name == "main" else f"/{name}",
-                "import_path": "serve_app.app:build",
-                "args": {"profile": "local", "inference_mode": "mock", **args},
-            }
-            for name, args in APPLICATIONS.items()
-        ],
-    }
-    path = scratch / "serve_config.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    server = Server(
-        name="integration",
-        command=[str(Path(sys.executable).with_name("serve")), "run", "--address", "local", str(path)],
-        port=port,
-        ready_path="/readyz",
-        env={
-            "RAY_TMPDIR": str(scratch),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-            "RAY_worker_niceness": "0",
-        },
-        scratch=scratch,
-    )
+    stubs = {"profile": "local", "inference_mode": "mock"}
+    server = application({"/" if name == "main" else f"/{name}": stubs | args for name, args in APPLICATIONS.items()})
     with running(server, timeout_s=180):
-        for name in APPLICATIONS:
-            if name != "main":
-                _wait_ready(f"http://{HOST}:{port}/{name}")
         yield server
-
-
-def _wait_ready(base_url: str) -> None:
-    Api(base_url).wait_for(lambda api: api.get("/readyz").status_code == 200, timeout_s=120)
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ def test_a_tier_without_a_working_step_says_so_instead_of_hanging(broken: Api) -
     assert tier["failed"] is True
     assert REASON in tier["reason"]
 
-    response = broken.post("/v1/chat/completions", {"model": "balanced", "messages": [{"role": "user", "content": "x"}]})
+    response = broken.post(
+        "/v1/chat/completions", {"model": "balanced", "messages": [{"role": "user", "content": "x"}]}
+    )
     assert response.status_code == 503
     assert REASON in response.json()["error"]["message"]

@@ -6,7 +6,6 @@ allow those 2 s on top.
 
 from __future__ import annotations
 
-
 import httpx
 import pytest
 

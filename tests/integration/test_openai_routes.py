@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.support.api import Api
 
@@ -17,9 +18,9 @@ def client(api: Api) -> Iterator[openai.OpenAI]:
 
 
 def test_a_chat_streams_the_same_text_as_it_answers_at_once(client: openai.OpenAI) -> None:
-    messages = [{"role": "user", "content": "hello stub:tokens=12"}]
-    whole = client.chat.completions.create(model="eco", messages=messages)  # type: ignore[arg-type]
-    chunks = list(client.chat.completions.create(model="eco", messages=messages, stream=True))  # type: ignore[arg-type]
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello stub:tokens=12"}]
+    whole = client.chat.completions.create(model="eco", messages=messages)
+    chunks = list(client.chat.completions.create(model="eco", messages=messages, stream=True))
 
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == whole.choices[0].message.content

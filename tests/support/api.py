@@ -72,7 +72,8 @@ class Api:
 
     def tier(self, name: str) -> Json:
         """The tier's entry of `/api/tiers`."""
-        [found] = [tier for tier in self.get("/api/tiers").json()["tiers"] if tier["name"] == name]
+        tiers: list[Json] = self.get("/api/tiers").json()["tiers"]
+        [found] = [tier for tier in tiers if tier["name"] == name]
         return found
 
     def wait_for(self, holds: Callable[[Api], bool], timeout_s: float) -> float:

@@ -87,6 +87,23 @@ def test_a_tier_of_which_no_step_works_is_failed_with_all_the_reasons() -> None:
     assert state.reason == "step small-ngram failed: no memory; step small-alone failed: weights missing"
 
 
+FAILED = ReplicaReport("eco", "a", "failed", None, FAILURES)
+
+
+def test_a_tier_that_serve_stopped_trying_and_calls_unhealthy_is_failed() -> None:
+    state = eco(TierDeployment(unhealthy=True), FAILED)
+    assert (state.failed, state.reason) == (True, "step small-ngram failed: no memory")
+
+
+def test_an_unhealthy_tier_that_is_being_started_again_has_not_given_up() -> None:
+    assert not eco(TierDeployment(unhealthy=True, starting=1), FAILED).failed
+
+
+def test_a_replica_that_died_after_it_ran_is_no_reason_to_give_up() -> None:
+    state = eco(TierDeployment(unhealthy=True), running())
+    assert (state.failed, state.reason) == (False, "scaled to zero")
+
+
 def test_a_tier_that_failed_without_a_report_gives_serves_message() -> None:
     state = eco(TierDeployment(failed=True, message="the node has no such file"))
     assert (state.failed, state.reason) == (True, "the node has no such file")
@@ -144,4 +161,5 @@ def test_serves_status_is_read_in_our_terms(
 ) -> None:
     seen = deployment_state(overview(status, **replicas))
     assert (seen.running, seen.starting, seen.failed) == (expected.running, expected.starting, expected.failed)
+    assert seen.unhealthy is (status is DeploymentStatus.UNHEALTHY)
     assert seen.message == "words of Serve"

@@ -55,3 +55,52 @@ async def test_cancelling_a_wait_loses_no_item() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert await source.get(10) == "a"
+
+
+async def test_nothing_is_read_before_the_first_item_is_asked_for() -> None:
+    script = Script(["a"])
+    source = Ticking(script.stream())
+    await asyncio.sleep(10)
+    assert not script.opened
+    await source.aclose()
+
+
+async def test_peeking_shows_what_is_here_and_takes_nothing() -> None:
+    source = Ticking(Script(["a", "b", Wait(5), "c"]).stream())
+    assert source.peek() is None
+    assert await source.get(1) == "a"
+    assert source.peek() == "b"
+    assert source.peek() == "b"
+    assert await source.get(1) == "b"
+    assert source.peek() is None
+    assert await source.get(10) == "c"
+
+
+async def test_items_that_came_before_a_failure_are_given_before_it_is_raised() -> None:
+    source = Ticking(Script(["a", "b", RuntimeError("gone")]).stream())
+    assert await source.get(1) == "a"
+    await asyncio.sleep(10)
+    assert await source.get(1) == "b"
+    with pytest.raises(RuntimeError, match="gone"):
+        await source.get(1)
+
+
+async def test_a_slow_consumer_stops_the_reading_and_loses_nothing() -> None:
+    script = Script(list(range(1000)))
+    source = Ticking(script.stream())
+    first = await source.get(1)
+    await asyncio.sleep(60)
+    assert len(script.taken) < 300
+    got = [first]
+    while (item := await source.get(1)) is not None:
+        got.append(item)
+    assert got == list(range(1000))
+
+
+async def test_closing_while_the_reading_stands_still_closes_the_stream() -> None:
+    script = Script(list(range(1000)))
+    source = Ticking(script.stream())
+    await source.get(1)
+    await asyncio.sleep(1)
+    await source.aclose()
+    assert script.closed

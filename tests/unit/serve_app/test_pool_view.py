@@ -1,0 +1,69 @@
+"""The ingress's copy of the pool's observation: waits for news, survives the pool's absence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+from router.observation import Observation, TierState
+from serve_app.errors import ApiError
+from serve_app.pool_view import PoolView
+from tests.support.app_config import FixedPool
+
+COLD = Observation()
+WARM = Observation({"eco": TierState(running=1)})
+AWAY = ActorUnavailableError("restarting", b"1" * 16)
+
+
+class FakePool:
+    """A pool's handle, its `news` method and the scripted answers; then it is silent for ever."""
+
+    def __init__(self, answers: Sequence[tuple[int, Observation] | Exception]) -> None:
+        self.answers = list(answers)
+        self.seen: list[int] = []
+
+    @property
+    def news(self) -> FakePool:
+        return self
+
+    async def remote(self, seen: int) -> tuple[int, Observation]:
+        self.seen.append(seen)
+        if not self.answers:
+            await asyncio.sleep(10_000)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_a_view_asks_for_what_is_newer_than_the_last_it_saw() -> None:
+    pool = FakePool([(3, COLD), (4, WARM)])
+    view = PoolView(pool)
+    running = asyncio.ensure_future(view.run())
+    await asyncio.sleep(5)
+    running.cancel()
+    assert pool.seen == [-1, 3, 4]
+    assert view.observation == WARM
+
+
+async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counting_starts_anew() -> None:
+    pool = FakePool([(7, WARM), AWAY, AWAY, (1, COLD)])
+    view = PoolView(pool)
+    running = asyncio.ensure_future(view.run())
+    await asyncio.sleep(1.5)
+    assert view.observation == WARM
+    await asyncio.sleep(5)
+    running.cancel()
+    assert pool.seen == [-1, 7, -1, -1, 1]
+    assert view.observation == COLD
+
+
+def test_a_failed_tier_raises_with_its_reasons_and_another_does_not() -> None:
+    view = FixedPool({"eco": TierState(failed=True, reason="step a failed: no memory"), "ultra": TierState()})
+    with pytest.raises(ApiError, match="tier eco cannot start: step a failed: no memory") as error:
+        view.raise_if_failed("eco")
+    assert (error.value.status, error.value.code, error.value.retryable) == (503, "tier_unavailable", True)
+    view.raise_if_failed("ultra")
