@@ -236,11 +236,12 @@ class GpuPool:
 def deployment_state(overview: DeploymentStatusOverview) -> TierDeployment:
     """Serve's status of a deployment in our terms."""
     states = {str(getattr(state, "value", state)): count for state, count in overview.replica_states.items()}
+    running = states.get("RUNNING", 0) + states.get("PENDING_MIGRATION", 0)  # the latter still serve
     status = str(getattr(overview.status, "value", overview.status))
     return TierDeployment(
-        running=states.get("RUNNING", 0),
+        running=running,
         starting=states.get("STARTING", 0) + states.get("RECOVERING", 0) + states.get("UPDATING", 0),
-        failed=status == "DEPLOY_FAILED" and not states.get("RUNNING", 0),
+        failed=status == "DEPLOY_FAILED" and not running,
         unhealthy=status == "UNHEALTHY",
         message=overview.message,
     )

@@ -60,7 +60,9 @@ class Step(Frozen):
     max_model_len: int = Field(ge=16, description="Context length, tokens (prompt and completion together).")
     speculation: Speculation | None = Field(default=None, description="Null: no speculative decoding.")
     engine_args: dict[str, EngineArgument] = Field(
-        default_factory=dict, description="Further `AsyncEngineArgs` of vLLM, passed on as they are."
+        default_factory=dict,
+        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on as they "
+        "are.",
     )
 
 

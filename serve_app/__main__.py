@@ -1,7 +1,7 @@
 """The application's command line.
 
-    python -m serve_app check FILE...   is a `serve_config.yaml` right? Answers before Ray starts anything
-    python -m serve_app settings        every setting as a Markdown table, for README.md
+python -m serve_app check FILE...   is a `serve_config.yaml` right? Answers before Ray starts anything
+python -m serve_app settings        every setting as a Markdown table, for README.md
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ from starlette.types import ASGIApp, Message
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+_LEAVE_S = 0.5
+"""How long an application that was told that its client has left may take to end by itself, s."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
@@ -51,7 +54,7 @@ class _Outbox:
 async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
     """The response to one request: `ResponseStart`, then body chunks.
 
-    Closing the generator tells the application that the client has left and cancels it.
+    Closing the generator tells the application that the client has left; if it does not end then, it is cancelled.
     """
     outbox, left, sent = _Outbox(), asyncio.Event(), False
 
@@ -82,6 +85,8 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
         await task
     finally:
         left.set()
+        # Not cancelled at once: vLLM runs a handler in a task of its own, which only the disconnect message ends.
+        await asyncio.wait({task}, timeout=_LEAVE_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ _PIECES = (
     " and",
 )
 _UNLIMITED_STEPS_PER_ITEM = 64
+_COUNT = re.compile(r"[0-9]+")
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
+_DECIMALS = frozenset({"rate", "first"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +73,16 @@ class _Directives:
 
     @classmethod
     def of(cls, text: str) -> _Directives:
-        given: dict[str, str] = {}
+        given: dict[str, float] = {}
         for word in text.split():
             if word.startswith("stub:"):
                 name, _, value = word.removeprefix("stub:").partition("=")
-                given[name] = value
-        try:
-            return cls(
-                tokens=int(given["tokens"]) if "tokens" in given else None,
-                rate=float(given["rate"]) if "rate" in given else None,
-                fail=int(given["fail"]) if "fail" in given else None,
-                die=int(given["die"]) if "die" in given else None,
-                first=float(given.get("first", 0.0)),
-            )
-        except ValueError as error:
-            raise EngineError("bad_stub_directive", str(error), status=400, retryable=False) from error
+                if name not in cls.__slots__ or not (_DECIMAL if name in _DECIMALS else _COUNT).fullmatch(value):
+                    allowed = ", ".join(f"stub:{known}=NUMBER" for known in cls.__slots__)
+                    message = f"got {word!r}, allowed are {allowed}"
+                    raise EngineError("bad_stub_directive", message, status=400, retryable=False)
+                given[name] = float(value) if name in _DECIMALS else int(value)
+        return cls(**given)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
+from vllm.entrypoints.launchers.launcher import validate_api_server_args
 from vllm.exceptions import VLLMValidationError
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -90,8 +91,13 @@ class _Steps:
         return outputs
 
 
+def server_args(step: Step) -> dict[str, Any]:
+    """Those of the step's arguments that are for vLLM's OpenAI server (tool call parser, chat template, ...)."""
+    return {key: value for key, value in step.engine_args.items() if key in vars(FrontendArgs())}
+
+
 def engine_args(name: str, tier: Tier, step: Step, model_path: Callable[[str], Path]) -> AsyncEngineArgs:
-    """vLLM's arguments for one step of a tier.
+    """vLLM's engine arguments for one step of a tier.
 
     Raises:
         EngineStartError: an argument that vLLM does not know.
@@ -104,7 +110,7 @@ def engine_args(name: str, tier: Tier, step: Step, model_path: Callable[[str], P
         "quantization": step.quantization,
         "tensor_parallel_size": max(1, tier.gpus),
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
-        **step.engine_args,
+        **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
     }
     if speculation:
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
@@ -112,6 +118,10 @@ def engine_args(name: str, tier: Tier, step: Step, model_path: Callable[[str], P
         return AsyncEngineArgs(**arguments)
     except TypeError as error:
         raise EngineStartError(f"engine_args: {error}") from error
+
+
+def _server_namespace(args: AsyncEngineArgs, step: Step) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(step)))
 
 
 def _speculative_config(speculation: Speculation, model_path: Callable[[str], Path]) -> dict[str, Any]:
@@ -138,6 +148,7 @@ def start_vllm(name: str, tier: Tier, step: Step, model_path: Callable[[str], Pa
 
     output = ProcessOutput.begin()
     try:
+        validate_api_server_args(_server_namespace(args, step))
         config = args.create_engine_config()
         engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     except (ValueError, RuntimeError, OSError, ImportError, NotImplementedError, AssertionError, KeyError) as error:
@@ -238,7 +249,7 @@ class VllmEngine:
 
     async def openai_app(self) -> ASGIApp:
         """See `Engine.openai_app`: vLLM's own FastAPI application, as `vllm serve` builds it."""
-        args = argparse.Namespace(**(vars(FrontendArgs()) | vars(self._args)))
+        args = _server_namespace(self._args, self._step)
         tasks = await self._engine.get_supported_tasks()
         fastapi = build_app(args, tasks, self._engine.model_config)
         await init_app_state(self._engine, fastapi.state, args, tasks)

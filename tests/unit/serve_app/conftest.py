@@ -7,13 +7,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.support.virtual_time import VirtualTimeLoop
-
-# A busy machine must not fail a property test.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -142,6 +142,38 @@ async def test_closing_midway_tells_the_application_that_the_client_left() -> No
     assert seen == ["http.request", "http.disconnect"]
 
 
+async def test_leaving_ends_what_the_application_runs_in_a_task_of_its_own() -> None:
+    """vLLM's `with_cancellation`: cancelling the application itself would leave the handler running in the engine."""
+    working, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handler() -> None:
+        working.set()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def listen(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        tasks = [asyncio.create_task(handler()), asyncio.create_task(listen(receive))]
+        _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+    call = call_asgi(app, CALL)
+    reading = asyncio.ensure_future(anext(call))
+    await working.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await call.aclose()
+
+    assert cancelled.is_set()
+
+
 async def test_closing_before_the_answer_cancels_the_application() -> None:
     running, cancelled = asyncio.Event(), asyncio.Event()
 
