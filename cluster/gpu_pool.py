@@ -93,8 +93,10 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
     running = [report for report in reports if report.state == "running"]
     loading = [report for report in reports if report.state == "loading"]
     starting = min(len(loading), deployment.starting)
-    speaking = running or loading or reports
-    failures = speaking[-1].failures if speaking else ()
+    # A replica that runs tells what failed before it; one that is loading may only begin to find out, and what the last
+    # one that failed found is still the news.
+    telling = running or [report for report in reports if report.failures]
+    failures = telling[-1].failures if telling else ()
     # Serve stops trying after some failed starts and calls that unhealthy, as it calls a replica that has just died;
     # only the first left a report of failure and has no replacement starting.
     gave_up = deployment.unhealthy and not deployment.starting and any(r.state == "failed" for r in reports)

@@ -65,9 +65,11 @@ class InferenceStream:
     _admitted_s: float | None = None
     _first_token_s: float | None = None
     _last_token_s: float = 0.0
+    _last_status_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._source = Ticking(self.items)
+        self._last_status_s = self.arrived_s
 
     @property
     def _stub(self) -> bool:
@@ -134,7 +136,7 @@ class InferenceStream:
                 yield await self._joined(item)
             elif isinstance(item, Tick):
                 self._give_up_if_hopeless()
-                yield PING if self._first_token_s else self._status()
+                yield self._sign_of_life()
             elif isinstance(item, Admitted):
                 self._note_admission()
             elif isinstance(item, Failure):
@@ -148,7 +150,7 @@ class InferenceStream:
     async def _joined(self, first: bytes) -> bytes:
         """The token events that have come while the client was being written to, as one piece."""
         pieces = [first]
-        while isinstance(self._source.peek(), bytes):
+        while len(pieces) < self.config.relay.max_tokens_per_item and isinstance(self._source.peek(), bytes):
             piece = await self._source.get(0)
             assert isinstance(piece, bytes)
             pieces.append(piece)
@@ -158,7 +160,8 @@ class InferenceStream:
         if self._early:
             return self._early.pop(0)
         relay = self.config.relay
-        return await self._source.get(relay.ping_every_s if self._first_token_s else relay.status_every_s)
+        wait_s = relay.ping_every_s if self._first_token_s else min(relay.ping_every_s, relay.status_every_s)
+        return await self._source.get(wait_s)
 
     def _note_admission(self) -> None:
         self._admitted_s = time.monotonic()
@@ -173,8 +176,14 @@ class InferenceStream:
         if self._admitted_s is None and not self.wish.mock:
             self.pool.raise_if_failed(self.plan.tier)
 
+    def _sign_of_life(self) -> bytes:
+        """What a silent stream says: its status while it waits for the first token, a ping in between and after."""
+        status_due_s = self._last_status_s + self.config.relay.status_every_s
+        return PING if self._first_token_s or time.monotonic() < status_due_s else self._status()
+
     def _status(self) -> bytes:
-        waited_s = time.monotonic() - self.arrived_s
+        self._last_status_s = time.monotonic()
+        waited_s = self._last_status_s - self.arrived_s
         state = self.pool.observation.tier(self.plan.tier)
         if state.warm or self.wish.mock or self._admitted_s is not None:
             data = {"state": "queued", "waited_s": round(waited_s, 3), "estimate_s": state.queue_wait_ms / 1000}

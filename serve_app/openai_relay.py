@@ -131,8 +131,9 @@ class OpenAIExchange:
 
     async def _start(self, give_way: bool) -> ResponseStart | None:
         """The response's start; None when it may `give_way` to pings and has not come in time."""
+        relay = self.config.relay
         while True:
-            item = await self._source.get(self.config.relay.status_every_s)
+            item = await self._source.get(min(relay.ping_every_s, relay.status_every_s))
             if isinstance(item, ResponseStart):
                 return item
             if item is not TICK:

@@ -24,9 +24,7 @@ class DraftFlags:
             tokens: number of tokens that the step gave.
             engine_accepted: the engine's count for the whole request, those that it cut included; None: not told yet.
         """
-        if engine_accepted is None:
-            count = max(0, tokens - 1)
-        else:
-            count = min(tokens, max(0, engine_accepted - self.accepted))
+        bound = tokens - 1 if engine_accepted is None else min(tokens, engine_accepted - self.accepted)
+        count = max(0, bound)
         self.accepted += count
         return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import openai
@@ -14,31 +15,29 @@ from cluster.weights import missing_reason, models_dir
 from tests.support.api import Api
 from tests.support.e2e_app import MODEL, e2e_application
 
-# The order of the files: cold starts come first, so that the tests after them find every tier warm; the one that kills
-# an engine comes last.
-ORDER = (
-    "test_bundled_weights",
-    "test_fallback",
-    "test_inference",
-    "test_texts",
-    "test_leaving",
-    "test_errors",
-    "test_openai_sdk",
-    "test_health",
-)
+# Cold starts come first, so that the tests after them find every tier warm; the test that kills an engine comes last.
+FIRST = ("test_bundled_weights", "test_fallback", "test_inference")
+LAST = "test_health"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     ours = [item for item in items if here in item.path.parents]
-    ours.sort(key=lambda item: ORDER.index(item.path.stem))
+    ours.sort(key=lambda item: _place(item.path.stem))
     items[:] = [item for item in items if here not in item.path.parents] + ours
+
+
+def _place(file: str) -> int:
+    if file in FIRST:
+        return FIRST.index(file)
+    return len(FIRST) + (file == LAST)
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """Both applications behind one Serve, eco of the shipped one warm."""
-    pytest.importorskip("vllm", reason="needs vLLM: pip install --no-deps -r requirements/cpu.txt")
+    if find_spec("vllm") is None:  # not imported here: that takes ten seconds
+        pytest.skip("needs vLLM: pip install --no-deps -r requirements/cpu.txt")
     if reason := missing_reason(models_dir({}), MODEL):
         pytest.skip(reason)
     server = e2e_application()

@@ -128,6 +128,15 @@ def test_a_named_tool_is_called_with_arguments_of_its_schema(client: openai.Open
     assert json.loads(call.function.arguments)["city"] in ("Paris", "Oslo")
 
 
+def test_a_request_that_brings_tools_may_be_answered_without_one(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="eco", messages=QUESTION, tools=[WEATHER], temperature=0, max_tokens=24
+    )
+
+    assert not answer.choices[0].message.tool_calls
+    assert "Paris" in (answer.choices[0].message.content or "")
+
+
 def test_model_auto_is_answered_by_the_tier_that_the_router_picks(client: openai.OpenAI) -> None:
     answer = client.chat.completions.with_raw_response.create(
         model="auto", messages=QUESTION, temperature=0, max_tokens=4
