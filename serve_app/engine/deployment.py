@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
@@ -155,6 +157,6 @@ class EngineDeployment:
         )
         try:
             await self._pool.report.remote(report)
-        except (serve.exceptions.RayServeException, OSError) as error:
+        except (RayError, RayServeException) as error:
             # A report is only a view; the next one follows within a second.
             logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)

@@ -14,6 +14,7 @@ WEATHER: ChatCompletionToolParam = {
     "function": {
         "name": "get_weather",
         "description": "The weather in a city.",
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Paris", "Oslo"]}},

