@@ -33,6 +33,7 @@ from bench.report import REPOSITORY, Value, print_report, provenance, write_json
 from bench.servers import Server, application, bare_vllm, openmp_libraries, running
 from bench.sse import Dialect
 from bench.stats import median, percentile
+from cluster.cpu_engine import cpu_environment
 from router.tiers import Profile, Step, TierName
 
 TIER: Final[TierName] = "eco"
@@ -180,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     profile = Profile.model_validate(yaml.safe_load(profile_file.read_text(encoding="utf-8")))
     step = plain_step(profile)
 
-    bare = bare_vllm(step, models / step.target, {"LD_PRELOAD": str(Path(sys.prefix) / "lib" / "libiomp5.so")})
+    bare = bare_vllm(step, models / step.target, cpu_environment(Path(sys.prefix)))
     arguments = {
         "profile": "local",
         "inference_mode": "real",

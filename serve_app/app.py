@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 
+from cluster.cpu_engine import cpu_environment
 from cluster.gpu_pool import GpuPool
 from router.tiers import Profile, Tier, TierName
 from serve_app.config import AppConfig, load_config
@@ -88,9 +88,3 @@ def actor_options(tier: Tier) -> dict[str, Any]:
     if tier.gpu is not None:
         return options | {"num_gpus": tier.gpus, "accelerator_type": tier.gpu}
     return options | {"runtime_env": {"env_vars": cpu_environment(Path(sys.prefix))}}
-
-
-def cpu_environment(prefix: Path) -> Mapping[str, str]:
-    """Environment of a CPU engine's processes: vLLM wants Intel's OpenMP loaded before anything else."""
-    library = prefix / "lib" / "libiomp5.so"
-    return {"LD_PRELOAD": str(library)} if library.exists() else {}
