@@ -12,7 +12,10 @@ The client is one process that counts markers in what it reads: alone it takes 2
 2,900,000 (32 events a read) on two cores, so it needs no company. It shares the machine with the server; what CPU it
 took is in the JSON as `client_cpu_share` (of one core).
 
-    python -m bench.relay [--quick] [--json FILE]
+The proxy in front of the ingress is HAProxy, as ARCHITECTURE.md advises where many streams run; `--python-proxy` takes
+Serve's own, which is what `serve run` starts by itself.
+
+    python -m bench.relay [--quick] [--python-proxy] [--json FILE]
 """
 
 from __future__ import annotations
@@ -133,11 +136,12 @@ def measure(run: Run, port: int, warmup_s: float, duration_s: float) -> Flood:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 when a stream failed."""
     options = parser("bench.relay", __doc__, "one window of 3 s for each load instead of three of 8 s")
+    options.add_argument("--python-proxy", action="store_true", help="Serve's own proxy instead of HAProxy")
     args = options.parse_args(argv)
     made_by = provenance()
     repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)
     floods: dict[Run, list[Flood]] = {run: [] for run in RUNS}
-    app = application(VARIANTS)
+    app = application(VARIANTS, haproxy=not args.python_proxy)
     with running(app, timeout_s=180):
         for repetition in range(1, repetitions + 1):
             for run in RUNS:
@@ -164,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\nratio_to_item_a_token: {figures['ratio_to_item_a_token']:.1f}")
     if args.json:
         windows = {"windows": repetitions, "window_s": duration_s}
-        write_json(args.json, {**figures, "runs": rows, **windows}, made_by)
+        proxy = "Serve's own" if args.python_proxy else "HAProxy"
+        write_json(args.json, {**figures, "proxy": proxy, "runs": rows, **windows}, made_by)
     return 0
 
 

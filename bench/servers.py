@@ -228,8 +228,27 @@ def app_config(shipped: Mapping[str, Any], port: int, variants: Mapping[str, Map
     return config
 
 
-def application(variants: Mapping[str, Mapping[str, Any]], ready: str = "/readyz") -> Server:
-    """This application by `serve run`, in a Ray instance of its own that ends with it; see `app_config`."""
+def haproxy_environment(scratch: Path) -> dict[str, str]:
+    """Serve's data plane with HAProxy in front of the ingress, its files and ports apart from any other instance's."""
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "haproxy.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "haproxy.state"),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+    }
+
+
+def application(variants: Mapping[str, Mapping[str, Any]], ready: str = "/readyz", *, haproxy: bool = False) -> Server:
+    """This application by `serve run`, in a Ray instance of its own that ends with it; see `app_config`.
+
+    Args:
+        variants: see `app_config`.
+        ready: path that answers 200 when a variant can do what is wanted of it.
+        haproxy: HAProxy in front of the ingress replicas instead of Serve's own proxy.
+    """
     port = free_port()
     scratch = Path(tempfile.mkdtemp(prefix="plb-"))  # short: Ray's socket paths below it have a limit of 107 bytes
     shipped: Json = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
@@ -247,6 +266,7 @@ def application(variants: Mapping[str, Mapping[str, Any]], ready: str = "/readyz
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
             "RAY_worker_niceness": "0",
+            **(haproxy_environment(scratch) if haproxy else {}),
         },
         scratch=scratch,
     )
