@@ -57,7 +57,7 @@ class Plan:
         return self.requests_at_one_stream if streams == 1 else self.waves * streams
 
 
-FULL: Final = Plan(streams=(1, 8, 16), repetitions=5, max_tokens=32, waves=2, requests_at_one_stream=8)
+FULL: Final = Plan(streams=(1, 8, 16), repetitions=3, max_tokens=32, waves=1, requests_at_one_stream=6)
 QUICK: Final = Plan(streams=(1, 8), repetitions=1, max_tokens=16, waves=1, requests_at_one_stream=3)
 
 
