@@ -10,7 +10,7 @@
 
 HARDWARE ?= cpu
 PROFILE ?= $(if $(filter gpu,$(HARDWARE)),gpu,local)
-PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(if $(shell command -v python$(v)),python$(v))) python3)
+PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(if $(shell python$(v) -c 'print(1)' 2>/dev/null),python$(v))) python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
