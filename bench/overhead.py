@@ -24,16 +24,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import yaml
-
 from bench.client import PROMPTS, Stream, run_batch, total_tokens_per_s
 from bench.options import parser
 from bench.processes import Process, cpu_seconds
-from bench.report import REPOSITORY, Value, print_report, provenance, write_json
+from bench.report import Value, print_report, provenance, write_json
 from bench.servers import Server, application, bare_vllm, openmp_libraries, running
 from bench.sse import Dialect
 from bench.stats import median, percentile
 from cluster.cpu_engine import cpu_environment
+from cluster.profiles import load_profile
+from cluster.weights import models_dir
 from router.tiers import Profile, Step, TierName
 
 TIER: Final[TierName] = "eco"
@@ -176,10 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = options.parse_args(argv)
     made_by = provenance()
     plan = QUICK if args.quick else FULL
-    models = (args.models or Path(os.environ.get("MODELS_DIR", REPOSITORY / "models"))).resolve()
-    profile_file = REPOSITORY / "cluster" / "profiles" / "local.yaml"
-    profile = Profile.model_validate(yaml.safe_load(profile_file.read_text(encoding="utf-8")))
-    step = plain_step(profile)
+    models = (args.models or models_dir(os.environ)).resolve()
+    step = plain_step(load_profile("local"))
 
     bare = bare_vllm(step, models / step.target, cpu_environment(Path(sys.prefix)))
     arguments = {

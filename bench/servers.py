@@ -22,6 +22,7 @@ import yaml
 from bench.client import HOST
 from bench.processes import Process, process_tree, stop_tree
 from bench.report import REPOSITORY
+from cluster.profiles import merge
 from router.tiers import Step
 
 Json = dict[str, Any]
@@ -197,15 +198,6 @@ def bare_vllm(step: Step, model_dir: Path, env: Mapping[str, str]) -> Server:
     )
 
 
-def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
-    """`over` laid on `base`, mapping by mapping; anything else is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = deep_merge(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
-    return merged
-
-
 def app_config(shipped: Mapping[str, Any], port: int, variants: Mapping[str, Mapping[str, Any]]) -> Json:
     """The shipped Serve config on a loopback port of its own, with one application for each variant.
 
@@ -214,14 +206,14 @@ def app_config(shipped: Mapping[str, Any], port: int, variants: Mapping[str, Map
         port: where it listens.
         variants: arguments to lay over the application's, by route prefix (`/` or `/name`).
     """
-    config = deep_merge(shipped, {"http_options": {"host": HOST, "port": port}})
+    config = merge(shipped, {"http_options": {"host": HOST, "port": port}})
     [first, *_] = config["applications"]
     config["applications"] = [
         {
             **first,
             "name": first["name"] + prefix.rstrip("/").replace("/", "-"),
             "route_prefix": prefix,
-            "args": deep_merge(first.get("args") or {}, arguments),
+            "args": merge(first.get("args") or {}, arguments),
         }
         for prefix, arguments in variants.items()
     ]
