@@ -16,8 +16,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 CODE := router sustainability cluster serve_app bench tests
 
-# Serve's fast data plane between replicas, and engines at normal priority (Ray would run workers at nice 15).
-SERVE_ENV := RAY_SERVE_THROUGHPUT_OPTIMIZED=1 RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0
+SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/cluster/haproxy
 
 .PHONY: serve test test-unit test-integration test-e2e check fix install install-dev weights clean
 

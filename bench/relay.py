@@ -1,8 +1,8 @@
 """How fast tokens travel from an engine replica through one ingress replica to 64 clients, engine cost aside.
 
-Two applications on stub engines live in one Serve instance: the application as it comes, and beside it the same with
-one item a token between replica and ingress (`relay.max_tokens_per_item: 1`). In turn, repetition by repetition, each
-has 64 streams under constant load, no speculation, one ingress replica, for a fixed window:
+Two applications on the same stub engine live in one Serve instance: this one, and beside it the common way, one item of
+a Serve stream a token (`bench/item_a_token.py`). In turn, repetition by repetition, each has 64 streams under constant
+load, no speculation, one ingress replica, for a fixed window:
 
 1. as fast as it can: tokens/s in all;
 2. one item a token, as fast as it can: for the ratio;
@@ -12,10 +12,7 @@ The client is one process that counts markers in what it reads: alone it takes 2
 2,900,000 (32 events a read) on two cores, so it needs no company. It shares the machine with the server; what CPU it
 took is in the JSON as `client_cpu_share` (of one core).
 
-The proxy in front of the ingress is HAProxy, as ARCHITECTURE.md advises where many streams run; `--python-proxy` takes
-Serve's own, which is what `serve run` starts by itself.
-
-    python -m bench.relay [--quick] [--python-proxy] [--json FILE]
+    python -m bench.relay [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -48,10 +45,6 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "stub": {"tokens_per_s": 0.0},
     "tiers": {TIER: {"max_ongoing_requests": 2 * STREAMS, "replicas": {"min": 1, "max": 1}}},
     "ingress": {"replicas": 1},
-}
-VARIANTS: Final[dict[str, dict[str, Any]]] = {
-    "/": ARGUMENTS,
-    "/item-a-token": ARGUMENTS | {"relay": {"max_tokens_per_item": 1}},
 }
 
 
@@ -136,12 +129,11 @@ def measure(run: Run, port: int, warmup_s: float, duration_s: float) -> Flood:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 when a stream failed."""
     options = parser("bench.relay", __doc__, "one window of 3 s for each load instead of three of 8 s")
-    options.add_argument("--python-proxy", action="store_true", help="Serve's own proxy instead of HAProxy")
     args = options.parse_args(argv)
     made_by = provenance()
     repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)
     floods: dict[Run, list[Flood]] = {run: [] for run in RUNS}
-    app = application(VARIANTS, haproxy=not args.python_proxy)
+    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.item_a_token:build"})
     with running(app, timeout_s=180):
         for repetition in range(1, repetitions + 1):
             for run in RUNS:
@@ -168,8 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\nratio_to_item_a_token: {figures['ratio_to_item_a_token']:.1f}")
     if args.json:
         windows = {"windows": repetitions, "window_s": duration_s}
-        proxy = "Serve's own" if args.python_proxy else "HAProxy"
-        write_json(args.json, {**figures, "proxy": proxy, "runs": rows, **windows}, made_by)
+        write_json(args.json, {**figures, "runs": rows, **windows}, made_by)
     return 0
 
 

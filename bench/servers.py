@@ -198,32 +198,48 @@ def bare_vllm(step: Step, model_dir: Path, env: Mapping[str, str]) -> Server:
     )
 
 
-def app_config(shipped: Mapping[str, Any], port: int, variants: Mapping[str, Mapping[str, Any]]) -> Json:
+def app_config(
+    shipped: Mapping[str, Any],
+    port: int,
+    variants: Mapping[str, Mapping[str, Any]],
+    others: Mapping[str, str],
+) -> Json:
     """The shipped Serve config on a loopback port of its own, with one application for each variant.
 
     Args:
         shipped: what `serve_config.yaml` says.
         port: where it listens.
         variants: arguments to lay over the application's, by route prefix (`/` or `/name`).
+        others: import paths of further applications, by route prefix.
     """
     config = merge(shipped, {"http_options": {"host": HOST, "port": port}})
     [first, *_] = config["applications"]
     config["applications"] = [
         {
             **first,
-            "name": first["name"] + prefix.rstrip("/").replace("/", "-"),
+            "name": _application_name(first["name"], prefix),
             "route_prefix": prefix,
             "args": merge(first.get("args") or {}, arguments),
         }
         for prefix, arguments in variants.items()
+    ] + [
+        {"name": _application_name(first["name"], prefix), "route_prefix": prefix, "import_path": path}
+        for prefix, path in others.items()
     ]
     return config
 
 
-def haproxy_environment(scratch: Path) -> dict[str, str]:
-    """Serve's data plane with HAProxy in front of the ingress, its files and ports apart from any other instance's."""
-    return {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+def _application_name(shipped: str, prefix: str) -> str:
+    return shipped + prefix.rstrip("/").replace("/", "-")
+
+
+def ray_environment(scratch: Path) -> dict[str, str]:
+    """Ray's environment as `make serve` sets it, with HAProxy's files and ports apart from any other instance's."""
+    lines = (REPOSITORY / "cluster" / "serve.env").read_text(encoding="utf-8").splitlines()
+    shipped = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return shipped | {
+        "RAY_TMPDIR": str(scratch),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(REPOSITORY / "cluster" / "haproxy"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "haproxy.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
@@ -233,33 +249,29 @@ def haproxy_environment(scratch: Path) -> dict[str, str]:
     }
 
 
-def application(variants: Mapping[str, Mapping[str, Any]], ready: str = "/readyz", *, haproxy: bool = False) -> Server:
+def application(
+    variants: Mapping[str, Mapping[str, Any]], ready: str = "/readyz", others: Mapping[str, str] | None = None
+) -> Server:
     """This application by `serve run`, in a Ray instance of its own that ends with it; see `app_config`.
 
     Args:
         variants: see `app_config`.
         ready: path that answers 200 when a variant can do what is wanted of it.
-        haproxy: HAProxy in front of the ingress replicas instead of Serve's own proxy.
+        others: see `app_config`.
     """
     port = free_port()
     scratch = Path(tempfile.mkdtemp(prefix="plb-"))  # short: Ray's socket paths below it have a limit of 107 bytes
     shipped: Json = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
     ready_paths = [prefix.rstrip("/") + ready for prefix in variants]
     config = scratch / "serve_config.yaml"
-    config.write_text(yaml.safe_dump(app_config(shipped, port, variants)), encoding="utf-8")
+    config.write_text(yaml.safe_dump(app_config(shipped, port, variants, others or {})), encoding="utf-8")
     return Server(
         name="app",
         command=[str(Path(sys.executable).with_name("serve")), "run", "--address", "local", str(config)],
         port=port,
         ready_path=ready_paths[0],
         further_ready_paths=tuple(ready_paths[1:]),
-        env={
-            "RAY_TMPDIR": str(scratch),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-            "RAY_worker_niceness": "0",
-            **(haproxy_environment(scratch) if haproxy else {}),
-        },
+        env=ray_environment(scratch),
         scratch=scratch,
     )
 

@@ -28,7 +28,7 @@ _LOOK_BUSY_S = 1.0
 _LOOK_IDLE_S = 4.0
 """Intervals of the look at Serve's controller, s: while replicas start, and while none does. The look costs the
 controller and this process some 30 ms of CPU; a report that says something new brings the next look forward."""
-_NEWS_WAIT_S = 10.0
+NEWS_WITHIN_S = 10.0
 """Longest time that `news` is silent, s."""
 
 
@@ -164,7 +164,7 @@ class GpuPool:
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
         self._observation = observe(profile, {}, (), {})
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._look_now = asyncio.Event()
         self._looking = asyncio.ensure_future(self._keep_looking())
 
@@ -177,14 +177,14 @@ class GpuPool:
         if report.state == "running":
             # What failed before is now told by the report of the replica that runs.
             self._drop(lambda old: old.tier == report.tier and old.state == "failed")
-        await self._publish()
+        self._publish()
 
     async def news(self, seen: int) -> tuple[int, Observation]:
         """The observation and its version, as soon as it is newer than `seen`, or after some seconds without news."""
         if seen == self._version:
-            async with self._changed:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), _NEWS_WAIT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(NEWS_WITHIN_S):
+                    await self._changed.wait()
         return self._version, self._observation
 
     async def check_health(self) -> None:
@@ -199,7 +199,7 @@ class GpuPool:
             application = status.applications.get(self._app_name)
             if application is not None:
                 self._look(application.deployments)
-                await self._publish()
+                self._publish()
             busy = any(deployment.starting for deployment in self._deployments.values())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), _LOOK_BUSY_S if busy else _LOOK_IDLE_S)
@@ -218,14 +218,15 @@ class GpuPool:
                 del self._reports[key]
         self._keep_newest_failure()
 
-    async def _publish(self) -> None:
+    def _publish(self) -> None:
         """Give out the observation if it says something new."""
         reports = (report for _, report in self._reports.values())
         observation = observe(self._profile, self._deployments, reports, self._cold_starts.measured_s)
         if observation != self._observation:
             self._version, self._observation = self._version + 1, observation
-            async with self._changed:
-                self._changed.notify_all()
+            # One event a version: nobody holds a lock while waiting, so a cancelled waiter leaves nothing behind.
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     def _drop(self, which: Callable[[ReplicaReport], bool]) -> None:
         self._reports = {key: kept for key, kept in self._reports.items() if not which(kept[1])}

@@ -32,13 +32,13 @@ class Limits(Frozen):
 class Relay(Frozen):
     """How tokens travel from the engine replica to the client."""
 
-    max_tokens_per_item: int = Field(
-        default=256,
-        ge=1,
-        description="Most tokens in one item from a replica, and most items in one write; 1: an item a token.",
-    )
     status_every_s: float = Field(default=2.0, gt=0, le=5, description="Interval of `status` events before a token, s.")
-    ping_every_s: float = Field(default=15.0, gt=0, description="Interval of SSE comment pings on a silent stream, s.")
+    ping_every_s: float = Field(
+        default=0.4,
+        gt=0,
+        description="Interval of SSE comment pings on a silent stream, s. A proxy notices by a failed write that its "
+        "client has left: two pings later the engine is free.",
+    )
 
 
 class StubSettings(Frozen):

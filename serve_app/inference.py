@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from router.plan import Plan
@@ -14,8 +14,8 @@ from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
 from serve_app.errors import ApiError, Failure, error_data
 from serve_app.events import PING, config_data, event, metrics_data
+from serve_app.inbox import Inbox, Tick
 from serve_app.pool_view import PoolView
-from serve_app.ticks import Tick, Ticking
 from sustainability.factors import Factors
 
 logger = logging.getLogger("ray.serve")
@@ -45,7 +45,7 @@ class InferenceStream:
         request_id: goes into `config`, `done` and `error`.
         wish: the validated request.
         plan: the router's decision.
-        items: the engine's stream; closed with `events`.
+        inbox: the engine's items; closed with `events`.
         config: limits and intervals.
         pool: tells why a cold tier is not there yet.
         factors: for the `metrics` event.
@@ -55,12 +55,11 @@ class InferenceStream:
     request_id: str
     wish: InferenceRequest
     plan: Plan
-    items: AsyncGenerator[StreamItem, None]
+    inbox: Inbox[StreamItem]
     config: AppConfig
     pool: PoolView
     factors: Factors
     arrived_s: float
-    _source: Ticking[StreamItem] = field(init=False)
     _early: list[StreamItem] = field(default_factory=list)
     _admitted_s: float | None = None
     _first_token_s: float | None = None
@@ -68,7 +67,6 @@ class InferenceStream:
     _last_status_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._source = Ticking(self.items)
         self._last_status_s = self.arrived_s
 
     @property
@@ -85,14 +83,14 @@ class InferenceStream:
         """
         try:
             if self.plan.warm or self.wish.mock:
-                first = await self._source.get(self.config.limits.admission_wait_s)
+                first = await self.inbox.get(self.config.limits.admission_wait_s)
                 if isinstance(first, Failure):
                     raise first.as_api_error()
                 if isinstance(first, Admitted):
                     self._note_admission()
                     self._early.append(first)
         except BaseException:
-            await self._source.aclose()
+            await self.inbox.aclose()
             raise
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -108,11 +106,11 @@ class InferenceStream:
             unexpected = ApiError("internal_error", "the ingress failed", status=500, retryable=True)
             yield event("error", error_data(unexpected, self.request_id))
         finally:
-            await self._source.aclose()
+            await self.inbox.aclose()
 
     async def aclose(self) -> None:
         """Close the engine's stream, also when `events` never began."""
-        await self._source.aclose()
+        await self.inbox.aclose()
 
     def _opening(self) -> bytes:
         pieces = [event("config", config_data(self.request_id, self.plan, self.config, self._stub))]
@@ -150,8 +148,8 @@ class InferenceStream:
     async def _joined(self, first: bytes) -> bytes:
         """The token events that have come while the client was being written to, as one piece."""
         pieces = [first]
-        while len(pieces) < self.config.relay.max_tokens_per_item and isinstance(self._source.peek(), bytes):
-            piece = await self._source.get(0)
+        while isinstance(self.inbox.peek(), bytes):
+            piece = await self.inbox.get(0)
             assert isinstance(piece, bytes)
             pieces.append(piece)
         return b"".join(pieces)
@@ -161,7 +159,7 @@ class InferenceStream:
             return self._early.pop(0)
         relay = self.config.relay
         wait_s = relay.ping_every_s if self._first_token_s else min(relay.ping_every_s, relay.status_every_s)
-        return await self._source.get(wait_s)
+        return await self.inbox.get(wait_s)
 
     def _note_admission(self) -> None:
         self._admitted_s = time.monotonic()

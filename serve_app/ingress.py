@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+import ray
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,17 +23,19 @@ from router.plan import plan
 from router.tiers import TIER_NAMES, TierName
 from serve_app.body import parse_inference, read_json
 from serve_app.config import AppConfig
-from serve_app.engine.deployment import StreamItem
-from serve_app.engine.interface import EngineError, GenerationRequest
+from serve_app.engine.deployment import StreamItem, stream_items
+from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stub import StubEngine
-from serve_app.errors import ApiError, Failure, error_response
-from serve_app.events import SSE_HEADERS, token_events
+from serve_app.errors import ApiError, error_response
+from serve_app.events import SSE_HEADERS
+from serve_app.inbox import Inbox, ReadAhead
 from serve_app.inference import InferenceStream, generation_request
 from serve_app.openai_relay import AUTO, OpenAIExchange, engine_call, pick_tier
 from serve_app.pool_view import PoolView
 from serve_app.sse_response import ClosingStream
 from serve_app.tier_client import TierClient
 from serve_app.tiers_view import tiers_view
+from serve_app.token_channel import TokenChannel
 from sustainability.factors import load_factors
 
 Handler = Callable[[Request, str], Awaitable[Response]]
@@ -50,7 +53,8 @@ class Ingress:
     def __init__(self, config: AppConfig, pool: DeploymentHandle, tiers: Mapping[TierName, DeploymentHandle]) -> None:
         self._config = config
         self._pool = PoolView(pool)
-        self._tiers = TierClient(tiers, self._pool, config.limits.retry_after_s)
+        self._channel = TokenChannel()
+        self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
 
     def __serve_build_asgi_app__(self) -> Starlette:
@@ -71,10 +75,12 @@ class Ingress:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        await self._channel.start(ray.util.get_node_ip_address())
         await self._pool.refresh()
         refreshing = asyncio.ensure_future(self._pool.run())
         yield
         refreshing.cancel()
+        self._channel.stop()
 
     async def inference(self, request: Request, request_id: str) -> Response:
         """`POST /api/inference`: validate, plan, open the tier's stream, answer with events."""
@@ -82,8 +88,8 @@ class Ingress:
         wish = parse_inference(await read_json(request, self._config.limits), self._config.limits)
         decision = plan(wish, self._pool.observation, self._config)
         asked = generation_request(request_id, wish, decision)
-        items = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
-        stream = InferenceStream(request_id, wish, decision, items, self._config, self._pool, self._factors, arrived_s)
+        inbox = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
+        stream = InferenceStream(request_id, wish, decision, inbox, self._config, self._pool, self._factors, arrived_s)
         await stream.admit()
         headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}
         return ClosingStream(stream.events(), 200, headers, stream.aclose)
@@ -92,9 +98,9 @@ class Ingress:
         """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""
         body = await read_json(request, self._config.limits)
         tier = pick_tier(body, self._config, self._pool.observation)
-        items = self._tiers.openai(tier, engine_call(request, body, tier, request_id))
+        inbox = self._tiers.openai(tier, engine_call(request, body, tier, request_id))
         streaming = bool(body.get("stream"))
-        return await OpenAIExchange(tier, request_id, streaming, items, self._config, self._pool).respond()
+        return await OpenAIExchange(tier, request_id, streaming, inbox, self._config, self._pool).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""
@@ -117,14 +123,10 @@ class Ingress:
         status, headers = (200, {}) if warm else (503, {"retry-after": str(self._config.limits.retry_after_s)})
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
 
-    async def _mock(self, tier: TierName, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+    def _mock(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
         """The stub engine in this process: page work wakes no GPU."""
         engine = StubEngine(self._config.step(tier, None), self._config.stub.tokens_per_s)
-        try:
-            async for item in engine.generate(request):
-                yield token_events(item) if isinstance(item, list) else item
-        except EngineError as error:
-            yield Failure.of(error)
+        return ReadAhead(stream_items(engine, request))
 
 
 def answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:

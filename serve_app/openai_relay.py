@@ -6,7 +6,7 @@ Only `model` is rewritten in the body; everything else (tools, logprobs, stop, u
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,9 @@ from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.errors import ApiError, bad_request, error_data
 from serve_app.events import PING, SSE_HEADERS
+from serve_app.inbox import TICK, Inbox
 from serve_app.pool_view import PoolView
 from serve_app.sse_response import ClosingStream
-from serve_app.ticks import TICK, Ticking
 
 AUTO = "auto"
 # Set anew for every hop; the rest of the engine's response headers go to the client.
@@ -88,7 +88,7 @@ class OpenAIExchange:
         tier: where it runs.
         request_id: for error bodies and the response header.
         streaming: whether the client asked for SSE.
-        items: the replica's response.
+        inbox: the replica's response.
         config: limits and intervals.
         pool: tells whether waiting for a cold tier is useless.
     """
@@ -96,14 +96,10 @@ class OpenAIExchange:
     tier: TierName
     request_id: str
     streaming: bool
-    items: AsyncGenerator[ResponseStart | bytes, None]
+    inbox: Inbox[ResponseStart | bytes]
     config: AppConfig
     pool: PoolView
-    _source: Ticking[ResponseStart | bytes] = field(init=False)
     _arrived_s: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self._source = Ticking(self.items)
 
     async def respond(self) -> Response:
         """The response: the engine's own, or for a stream that must wait long, one that pings until it comes.
@@ -114,13 +110,13 @@ class OpenAIExchange:
         try:
             start = await self._start(give_way=self.streaming)
             if start is None:
-                return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"), self._source.aclose)
+                return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"), self.inbox.aclose)
             headers = [pair for pair in start.headers if pair[0].lower() not in _HOP_HEADERS]
             extra = self._headers(None)
             raw = headers + [(key.encode(), value.encode()) for key, value in extra.items()]
-            return ClosingStream(self._body(), start.status, raw, self._source.aclose)
+            return ClosingStream(self._body(), start.status, raw, self.inbox.aclose)
         except BaseException:
-            await self._source.aclose()
+            await self.inbox.aclose()
             raise
 
     def _headers(self, media_type: str | None) -> dict[str, str]:
@@ -133,7 +129,7 @@ class OpenAIExchange:
         """The response's start; None when it may `give_way` to pings and has not come in time."""
         relay = self.config.relay
         while True:
-            item = await self._source.get(min(relay.ping_every_s, relay.status_every_s))
+            item = await self.inbox.get(min(relay.ping_every_s, relay.status_every_s))
             if isinstance(item, ResponseStart):
                 return item
             if item is not TICK:
@@ -144,7 +140,7 @@ class OpenAIExchange:
 
     async def _body(self) -> AsyncIterator[bytes]:
         try:
-            while (item := await self._source.get(self.config.relay.ping_every_s)) is not None:
+            while (item := await self.inbox.get(self.config.relay.ping_every_s)) is not None:
                 self._give_up_if_late()
                 if isinstance(item, bytes):
                     yield item
@@ -156,7 +152,7 @@ class OpenAIExchange:
             else:
                 raise
         finally:
-            await self._source.aclose()
+            await self.inbox.aclose()
 
     async def _late_stream(self) -> AsyncIterator[bytes]:
         """A 200 was sent before the engine answered: what it then says goes into the stream, an error too."""
@@ -176,7 +172,7 @@ class OpenAIExchange:
         except ApiError as error:
             yield self._error_chunk(error)
         finally:
-            await self._source.aclose()
+            await self.inbox.aclose()
 
     def _error_chunk(self, error: ApiError) -> bytes:
         return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from grpc import RpcError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from cluster.gpu_pool import NEWS_WITHIN_S
 from router.observation import Observation
 from router.tiers import TierName
 from serve_app.errors import ApiError
@@ -44,15 +46,20 @@ class PoolView:
             raise self.unavailable(tier)
 
     async def refresh(self) -> None:
-        """Wait for an observation newer than the last, and take it."""
-        self._version, self.observation = await self._pool.news.remote(self._version)
+        """Wait for an observation newer than the last, and take it.
+
+        Raises:
+            TimeoutError: the answer was lost; the pool never takes that long.
+        """
+        async with asyncio.timeout(2 * NEWS_WITHIN_S):
+            self._version, self.observation = await self._pool.news.remote(self._version)
 
     async def run(self) -> None:
         """Refresh for ever; while the pool is away, the last observation stays."""
         while True:
             try:
                 await self.refresh()
-            except (RayError, RayServeException) as error:
+            except (RayError, RayServeException, RpcError, TimeoutError) as error:
                 logger.warning("the pool view is stale: %s", error)
                 self._version = -1  # a restarted pool counts from the start
                 await asyncio.sleep(_RETRY_AFTER_S)

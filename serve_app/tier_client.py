@@ -1,68 +1,87 @@
-"""The ingress's way to the tiers: streams from an engine replica, with Serve's exceptions turned into `ApiError`."""
+"""The ingress's way to the tiers: asks an engine replica through Serve, and gets its items over the token channel."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import TypeVar, cast
+import asyncio
+from collections.abc import Mapping
+from typing import cast
 
+from grpc import RpcError
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
-from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
 from router.tiers import TierName
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import GenerationRequest
-from serve_app.errors import ApiError, overloaded
+from serve_app.errors import ApiError, Failure, overloaded
+from serve_app.inbox import Inbox
 from serve_app.pool_view import PoolView
-
-ItemT = TypeVar("ItemT")
+from serve_app.token_channel import Inbound, Item, TokenChannel
 
 
 class TierClient:
-    """Streams from the tiers' replicas. Closing a stream cancels it there, also while it is still queued.
+    """Requests to the tiers' replicas. Closing the inbox of one cancels it there, also while it is still queued.
 
     Args:
         handles: one deployment handle per tier.
+        channel: where replicas send items.
         pool: knows why a tier cannot start.
         retry_after_s: `Retry-After` of refusals, s.
     """
 
-    def __init__(self, handles: Mapping[TierName, DeploymentHandle], pool: PoolView, retry_after_s: int) -> None:
-        self._handles = {name: handle.options(stream=True) for name, handle in handles.items()}
+    def __init__(
+        self,
+        handles: Mapping[TierName, DeploymentHandle],
+        channel: TokenChannel,
+        pool: PoolView,
+        retry_after_s: int,
+    ) -> None:
+        self._handles = handles
+        self._channel = channel
         self._pool = pool
         self._retry_after_s = retry_after_s
 
-    def generate(self, tier: TierName, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
-        """Items of `EngineDeployment.generate`.
+    def generate(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
+        """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
+        return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
 
-        Raises:
-            ApiError: the tier's queue is full, or its replica went away.
-        """
-        return self._relay(tier, "generate", request)
+    def openai(self, tier: TierName, call: HttpCall) -> Inbox[ResponseStart | bytes]:
+        """Items of `EngineDeployment.openai`; ends as `generate`."""
+        return cast(Inbox[ResponseStart | bytes], self._ask(tier, "openai", call))
 
-    def openai(self, tier: TierName, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
-        """Items of `EngineDeployment.openai`.
+    def _ask(self, tier: TierName, method: str, argument: object) -> Inbox[Item]:
+        inbound = self._channel.open()
+        response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, inbound.reply_to)
+        watching = asyncio.ensure_future(self._watch(tier, response, inbound))
 
-        Raises:
-            ApiError: the tier's queue is full, or its replica went away.
-        """
-        return self._relay(tier, "openai", call)
-
-    async def _relay(self, tier: TierName, method: str, argument: object) -> AsyncGenerator[ItemT, None]:
-        # Submitted in here, not before: closing a generator that never ran could cancel nothing.
-        remote = getattr(self._handles[tier], method).remote
-        response = cast(DeploymentResponseGenerator, remote(argument))
-        try:
-            async for item in response:
-                yield item
-        except BackPressureError as error:
-            raise overloaded(f"tier {tier} has too many requests waiting", self._retry_after_s) from error
-        except DeploymentUnavailableError as error:
-            raise self._pool.unavailable(tier) from error
-        except (RayError, RayServeException) as error:
-            raise ApiError(
-                "replica_lost", f"the replica of tier {tier} went away", status=503, retryable=True
-            ) from error
-        finally:
+        def finish(watching: asyncio.Task[None]) -> None:
+            # Not in a `finally` of `_watch`: a task that is cancelled before it began runs none.
             response.cancel()
+            # What nobody expected ends the stream too, instead of leaving it silent: Serve may cancel by itself.
+            if watching.cancelled():
+                inbound.end(_lost(tier))
+            elif error := watching.exception():
+                inbound.end(error)
+
+        watching.add_done_callback(finish)
+        inbound.attend(watching)
+        return inbound
+
+    async def _watch(self, tier: TierName, response: DeploymentResponse, inbound: Inbound) -> None:
+        """End the stream with what Serve says, where the replica itself can say nothing."""
+        try:
+            failure: Failure | None = await response
+            if failure is not None:
+                inbound.end(failure.as_api_error())
+        except BackPressureError:
+            inbound.end(overloaded(f"tier {tier} has too many requests waiting", self._retry_after_s))
+        except DeploymentUnavailableError:
+            inbound.end(self._pool.unavailable(tier))
+        except (RayError, RayServeException, RpcError):
+            inbound.end(_lost(tier))
+
+
+def _lost(tier: TierName) -> ApiError:
+    return ApiError("replica_lost", f"the replica of tier {tier} went away", status=503, retryable=True)

@@ -7,11 +7,13 @@ where the tokens are (an ingress replica only passes bytes on), failures as data
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
+from grpc import RpcError
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -24,17 +26,28 @@ from router.plan import NO_SPECULATION
 from router.request import Message
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
-from serve_app.engine.asgi_call import HttpCall, ResponseStart, call_asgi
+from serve_app.engine.asgi_call import HttpCall, call_asgi
 from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, start_first
 from serve_app.engine.interface import Admitted, Engine, EngineError, EngineStartError, Finished, GenerationRequest
 from serve_app.engine.stub import StubEngine
 from serve_app.errors import Failure
 from serve_app.events import token_events
+from serve_app.token_channel import ReplyTo, send_items
 
 logger = logging.getLogger("ray.serve")
 
 StreamItem = Admitted | bytes | Finished | Failure
 """What a replica streams to the ingress: `bytes` are whole `token` events."""
+
+
+async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+    """One request at the engine: `Admitted`, token events, then `Finished`; or `Failure` at any point, last."""
+    try:
+        async with contextlib.aclosing(engine.generate(request)) as items:
+            async for item in items:
+                yield token_events(item) if isinstance(item, list) else item
+    except EngineError as error:
+        yield Failure.of(error)
 
 
 class EngineDeployment:
@@ -72,23 +85,13 @@ class EngineDeployment:
         await self._report_running()
         self._reporting = asyncio.ensure_future(self._keep_reporting())
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
-        """Stream one request: `Admitted`, token events, then `Finished`; or `Failure` at any point, last."""
-        try:
-            async for item in self._engine.generate(request):
-                if isinstance(item, list):
-                    size = self._config.relay.max_tokens_per_item
-                    for start in range(0, len(item), size):
-                        yield token_events(item[start : start + size])
-                else:
-                    yield item
-        except EngineError as error:
-            yield Failure.of(error)
+    async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
+        """One request. Its items go over the token channel; see `token_channel.send_items` for what is returned."""
+        return await send_items(reply_to, stream_items(self._engine, request))
 
-    async def openai(self, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
-        """One request to the engine's own OpenAI-compatible application."""
-        async for item in call_asgi(self._openai, call):
-            yield item
+    async def openai(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
+        """One request to the engine's own OpenAI-compatible application; else as `generate`."""
+        return await send_items(reply_to, call_asgi(self._openai, call))
 
     async def check_health(self) -> None:
         """Serve asks; raises when the engine is dead, and Serve replaces the replica."""
@@ -157,6 +160,6 @@ class EngineDeployment:
         )
         try:
             await self._pool.report.remote(report)
-        except (RayError, RayServeException) as error:
+        except (RayError, RayServeException, RpcError) as error:
             # A report is only a view; the next one follows within a second.
             logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +12,6 @@ from bench.servers import Server, application, running
 from tests.support.api import Api
 
 FAST_STUB = {"tokens_per_s": 200.0}
-# Run with RAY_SERVE_ENABLE_HA_PROXY=1 these tests hold for that data plane too; it only notices a client that left a
-# silent stream when something is written, so pings must come more often (ARCHITECTURE.md).
-HAPROXY = os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
-RELAY = {"ping_every_s": 0.4} if HAPROXY else {}
 # The applications differ only in their config. `main` is the shipped one with stub engines.
 APPLICATIONS: dict[str, dict[str, Any]] = {
     "main": {"stub": FAST_STUB},
@@ -41,10 +36,8 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """All applications behind one Serve."""
-    stubs = {"profile": "local", "inference_mode": "mock", "relay": RELAY}
-    server = application(
-        {"/" if name == "main" else f"/{name}": stubs | args for name, args in APPLICATIONS.items()}, haproxy=HAPROXY
-    )
+    stubs = {"profile": "local", "inference_mode": "mock"}
+    server = application({"/" if name == "main" else f"/{name}": stubs | args for name, args in APPLICATIONS.items()})
     with running(server, timeout_s=180):
         yield server
 

@@ -5,7 +5,7 @@ import yaml
 
 from bench.client import Flood, Stream
 from bench.overhead import Cell, Cells, overhead_rows, plain_step
-from bench.relay import FAST, ITEM_A_TOKEN, SLOW, VARIANTS, Result, evaluate, results_json
+from bench.relay import FAST, ITEM_A_TOKEN, SLOW, Result, evaluate, results_json
 from bench.report import REPOSITORY
 from router.tiers import Profile
 
@@ -59,7 +59,3 @@ def test_relay_json_has_the_three_figures() -> None:
         SLOW.name: Result(3_200, 0.5, 3.5, 0.1),
     }
     assert results_json(results) == {"tokens_per_s": 40_000, "ratio_to_item_a_token": 20, "added_itl_p99_ms": 3.5}
-
-
-def test_the_two_applications_differ_only_in_tokens_per_item() -> None:
-    assert VARIANTS["/item-a-token"] == VARIANTS["/"] | {"relay": {"max_tokens_per_item": 1}}

@@ -50,13 +50,15 @@ def test_the_generated_config_keeps_what_the_shipped_one_says_otherwise() -> Non
         "http_options": {"host": "0.0.0.0", "port": 8000, "request_timeout_s": 9},
         "applications": [{"name": "a", "import_path": "x:build", "args": {"profile": "auto", "relay": {"a": 1}}}],
     }
-    config = app_config(shipped, 9999, {"/": {"profile": "local"}, "/other": {"relay": {"b": 2}}})
+    variants = {"/": {"profile": "local"}, "/other": {"relay": {"b": 2}}}
+    config = app_config(shipped, 9999, variants, {"/naive": "y:build"})
     assert config["http_options"] == {"host": "127.0.0.1", "port": 9999, "request_timeout_s": 9}
-    first, other = config["applications"]
+    first, other, naive = config["applications"]
     assert (first["name"], first["route_prefix"], first["import_path"]) == ("a", "/", "x:build")
     assert first["args"] == {"profile": "local", "relay": {"a": 1}}
     assert (other["name"], other["route_prefix"]) == ("a-other", "/other")
     assert other["args"] == {"profile": "auto", "relay": {"a": 1, "b": 2}}
+    assert naive == {"name": "a-naive", "route_prefix": "/naive", "import_path": "y:build"}
     assert shipped["applications"][0]["args"] == {"profile": "auto", "relay": {"a": 1}}  # type: ignore[index]
 
 

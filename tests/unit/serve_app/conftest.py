@@ -1,18 +1,22 @@
-"""Async tests here run on a clock that jumps, and the application's own clock with it."""
+"""Async tests here run on a clock that jumps, and the application's own clock with it.
+
+Tests that need sockets ask for the real loops instead: `pytestmark = REAL_LOOPS` (tests/support/real_loops.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
 
+from tests.support.real_loops import FACTORIES, LoopFactory, asks_for_real_loops
 from tests.support.virtual_time import VirtualTimeLoop
 
 
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"virtual": VirtualTimeLoop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
+    return FACTORIES if asks_for_real_loops(item) else {"virtual": VirtualTimeLoop}
 
 
 @pytest.fixture(autouse=True)

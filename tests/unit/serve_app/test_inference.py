@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.profiles import merge
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
@@ -17,6 +18,7 @@ from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.errors import ApiError, Failure, overloaded
 from serve_app.events import token_events
+from serve_app.inbox import ReadAhead
 from serve_app.inference import InferenceStream, generation_request
 from serve_app.sse_response import ClosingStream
 from sustainability.factors import load_factors
@@ -35,13 +37,18 @@ WARM = TierState(running=1)
 TRACE = ["classify_prompt", "check_gpu_pool", "build_config"]
 
 
+def paced(**over: Any) -> AppConfig:
+    """A config with `status` every 2 s and pings every 15 s, with any field laid over it."""
+    return app_config(**merge({"relay": {"status_every_s": 2, "ping_every_s": 15}}, over))
+
+
 @dataclass
 class Case:
     """A request to the eco tier in some state, with a scripted engine behind it."""
 
     items: Sequence[StreamItem | Wait | Exception]
     state: TierState = WARM
-    config: AppConfig = field(default_factory=app_config)
+    config: AppConfig = field(default_factory=paced)
     wish: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,7 +61,7 @@ class Case:
             "r1",
             wish,
             plan(wish, self.pool.observation, self.config),
-            self.script.stream(),
+            ReadAhead(self.script.stream()),
             self.config,
             self.pool,
             load_factors(),
@@ -151,7 +158,7 @@ async def test_an_answer_without_tokens_ends_properly() -> None:
 async def test_every_ending_is_exactly_one_terminal_event_and_closes_the_engines_stream(
     sent: list[StreamItem], ending: list[StreamItem | Wait | Exception], error: tuple[str, str, bool] | None
 ) -> None:
-    case = Case([*sent, *ending], config=app_config(limits={"request_timeout_s": 100}))
+    case = Case([*sent, *ending], config=paced(limits={"request_timeout_s": 100}))
     events = sse_events(await collect(case.stream().events()))
     terminal = [(kind, data) for kind, data in events if kind in ("done", "error")]
     assert terminal == events[-1:]
@@ -184,7 +191,7 @@ async def test_a_refusal_before_the_response_raises_and_closes_the_engines_strea
 
 
 async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> None:
-    case = Case([Wait(3), *WHOLE], config=app_config(limits={"admission_wait_s": 0.5}))
+    case = Case([Wait(3), *WHOLE], config=paced(limits={"admission_wait_s": 0.5}))
     stream, loop = case.stream(), asyncio.get_running_loop()
     began = loop.time()
     await stream.admit()
@@ -196,12 +203,11 @@ async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> 
 
 async def test_a_cold_tier_is_not_waited_for_and_says_so_at_once_and_at_intervals() -> None:
     cold = TierState(pending=1, reason="waiting for a replica to be placed", cold_start_s=30)
-    case = Case([Wait(5), *WHOLE], cold, app_config(relay={"status_every_s": 2}))
+    case = Case([Wait(5), *WHOLE], cold)
     stream, loop = case.stream(), asyncio.get_running_loop()
     began = loop.time()
     await stream.admit()
     assert loop.time() == began
-    assert not case.script.opened
     events = sse_events(await collect(stream.events()))
     assert kinds(events) == [
         "config",
@@ -222,8 +228,16 @@ async def test_a_cold_tier_is_not_waited_for_and_says_so_at_once_and_at_interval
     ]
 
 
+async def test_pings_fill_the_time_between_statuses() -> None:
+    case = Case([Wait(5), *WHOLE], TierState(), paced(relay={"ping_every_s": 0.75}))
+    events = await case.events()
+    # At 0, 0.75, 1.5, 2.25, ... s: the first at or after 2 s, and then after 4.25 s, is a status.
+    assert kinds(events)[5:12] == ["status", "ping", "ping", "status", "ping", "ping", "status"]
+    assert [data["waited_s"] for data in only(events, "status")] == [0, 2.25, 4.5]
+
+
 async def test_status_follows_the_tier_from_provisioning_over_loading_to_queued() -> None:
-    case = Case([Wait(5), *WHOLE], TierState(pending=1, cold_start_s=3), app_config(relay={"status_every_s": 2}))
+    case = Case([Wait(5), *WHOLE], TierState(pending=1, cold_start_s=3))
     states = []
     next_states = [TierState(starting=1, cold_start_s=3, reason="loading step x"), TierState(running=1)]
     async for piece in case.stream().events():
@@ -236,19 +250,19 @@ async def test_status_follows_the_tier_from_provisioning_over_loading_to_queued(
 
 
 async def test_an_estimate_that_has_passed_is_0_not_negative() -> None:
-    case = Case([Wait(9), *WHOLE], TierState(starting=1, cold_start_s=3), app_config(relay={"status_every_s": 4}))
+    case = Case([Wait(9), *WHOLE], TierState(starting=1, cold_start_s=3), paced(relay={"status_every_s": 4}))
     events = await case.events()
     assert [data["estimate_s"] for data in only(events, "status")] == [3, 0, 0]
 
 
 async def test_an_admitted_request_that_waits_in_the_engine_is_queued() -> None:
-    case = Case([ADMITTED, Wait(3), TOKENS[0], FINISHED], TierState(), app_config(relay={"status_every_s": 2}))
+    case = Case([ADMITTED, Wait(3), TOKENS[0], FINISHED], TierState())
     events = await case.events()
     assert [data["state"] for data in only(events, "status")] == ["provisioning", "queued"]
 
 
 async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() -> None:
-    case = Case([Wait(10_000)], TierState(starting=1), app_config(relay={"status_every_s": 2}))
+    case = Case([Wait(10_000)], TierState(starting=1))
     pieces = []
     async for piece in case.stream().events():
         pieces.append(piece)
@@ -261,13 +275,13 @@ async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() ->
 
 async def test_a_stream_that_falls_silent_midway_is_pinged() -> None:
     items: list[StreamItem | Wait | Exception] = [ADMITTED, TOKENS[0], Wait(35), TOKENS[1], FINISHED]
-    events = await Case(items, config=app_config(relay={"ping_every_s": 15})).events()
+    events = await Case(items).events()
     assert kinds(events)[5:] == ["token", "token", "ping", "ping", "token", "metrics", "done"]
 
 
 async def test_an_answer_that_flows_past_the_requests_timeout_is_ended() -> None:
     flowing: list[StreamItem | Wait | Exception] = [Wait(1), TOKENS[1]] * 200
-    case = Case([ADMITTED, *flowing, FINISHED], config=app_config(limits={"request_timeout_s": 100}))
+    case = Case([ADMITTED, *flowing, FINISHED], config=paced(limits={"request_timeout_s": 100}))
     events = await case.events()
     assert (events[-1][0], events[-1][1]["code"]) == ("error", "timeout")
     assert 99 <= kinds(events).count("token") <= 101
@@ -335,7 +349,7 @@ async def test_a_mock_answer_says_that_it_is_a_stubs_and_waits_for_no_tier() -> 
 
 
 async def test_mock_mode_says_that_the_engine_is_a_stub() -> None:
-    events = await Case(WHOLE, config=app_config(inference_mode="mock")).events()
+    events = await Case(WHOLE, config=paced(inference_mode="mock")).events()
     assert only(events, "config")[0]["engine"] == "stub"
     assert only(await Case(WHOLE).events(), "config")[0]["engine"] == "vllm"
 

@@ -17,6 +17,7 @@ from router.request import InferenceRequest
 from serve_app.engine.asgi_call import ResponseStart
 from serve_app.errors import ApiError, overloaded
 from serve_app.events import PING
+from serve_app.inbox import ReadAhead
 from serve_app.openai_relay import OpenAIExchange, engine_call, pick_tier
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -133,8 +134,8 @@ class Exchange:
         self.script: Script[ResponseStart | bytes] = Script(items)
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
-        items_ = self.script.stream()
-        self.exchange = OpenAIExchange("eco", "r1", streaming, items_, CONFIG, self.pool, _arrived_s=arrived_s)
+        inbox = ReadAhead(self.script.stream())
+        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, CONFIG, self.pool, _arrived_s=arrived_s)
         self.client = Client()
 
     async def run(self) -> Client:
