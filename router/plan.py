@@ -152,7 +152,7 @@ def plan(
 
     step = profile.step(tier, state.active_step)
     sampling = _sampling(request, speed, step)
-    spec = _spec_plan(step.speculation, request.spec or SpecWish())
+    spec = spec_plan(step.speculation, request.spec or SpecWish())
     watch.lap(
         "build_config",
         {
@@ -250,13 +250,17 @@ def _sampling(request: InferenceRequest, speed: int, step: Step) -> Sampling:
     )
 
 
-def _spec_plan(speculation: Speculation | None, wish: SpecWish) -> SpecPlan:
-    if speculation is None or not wish.enabled or wish.k == 0:
+def spec_plan(speculation: Speculation | None, wish: SpecWish) -> SpecPlan:
+    """What a step of that speculation does for a request with that wish."""
+    if speculation is None or not wish.enabled:
+        return NO_SPECULATION
+    k = speculation.k if wish.k is None else wish.k
+    if k == 0:
         return NO_SPECULATION
     return SpecPlan(
         enabled=True,
         method=speculation.method,
-        k=speculation.k_max if wish.k == "auto" else min(wish.k, speculation.k_max),
-        k_mode="auto" if wish.k == "auto" else "fixed",
+        k=speculation.k_max if k == "auto" else min(k, speculation.k_max),
+        k_mode="auto" if k == "auto" else "fixed",
         tau=speculation.tau if wish.tau is None else wish.tau,
     )

@@ -22,8 +22,10 @@ class SpecWish(Frozen):
     """What the client wants of speculative decoding."""
 
     enabled: StrictBool = Field(default=True, description="False: no drafts for this request.")
-    k: Annotated[int, Field(ge=0, le=32)] | Literal["auto"] = Field(
-        default="auto", description="Draft tokens per step, capped by the step's k_max; `auto`: the controller decides."
+    k: Annotated[int, Field(ge=0, le=32)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Draft tokens per step, capped by the step's k_max; `auto`: the controller decides; null: as the "
+        "tier's step says.",
     )
     tau: float | None = Field(default=None, ge=0, le=1, description="Stop drafting below this acceptance rate (0-1).")
 

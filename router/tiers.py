@@ -22,13 +22,28 @@ class Frozen(BaseModel):
 class ModelSource(Frozen):
     """Where a model's weights come from; the key in `models` is its folder name under the models folder."""
 
-    source: Literal["bundled", "hub"] = Field(
-        description="`bundled`: made from an installed Python package; `hub`: downloaded from the model hub."
+    source: Literal["bundled", "hub", "early_exit"] = Field(
+        description="`bundled`: made from an installed Python package; `hub`: downloaded from the model hub; "
+        "`early_exit`: a draft, made of the first layers of the model `of`."
     )
-    repo: str = Field(description="Hub repository (`org/name`), or for `bundled` the module that ships the GGUF file.")
+    repo: str | None = Field(
+        default=None,
+        description="Hub repository (`org/name`), or for `bundled` the module that ships the GGUF file.",
+    )
     revision: str = Field(default="main", description="Hub branch, tag or commit.")
+    of: str | None = Field(default=None, description="Key in `models` of the model that an `early_exit` draft is for.")
+    layers: int | None = Field(default=None, ge=1, description="How many of its layers an `early_exit` draft has.")
     large: bool = Field(default=False, description="Fetched only when `seed --large` is given.")
     size_gb: float = Field(default=0.0, ge=0, description="Size of the weights on disk, GB (10^9 bytes), for planning.")
+
+    @model_validator(mode="after")
+    def _fits_source(self) -> ModelSource:
+        drafted = self.source == "early_exit"
+        for key, needed in (("repo", not drafted), ("of", drafted), ("layers", drafted)):
+            value = getattr(self, key)
+            if needed != (value is not None):
+                raise ValueError(f"source {self.source!r} {'needs' if needed else 'takes no'} `{key}`, got {value!r}")
+        return self
 
 
 class Speculation(Frozen):
@@ -37,6 +52,10 @@ class Speculation(Frozen):
     method: SpeculationMethod = Field(description="How draft tokens are proposed.")
     draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
     k_max: int = Field(ge=1, le=32, description="Most draft tokens per step that a request may ask for.")
+    k: Annotated[int, Field(ge=0, le=32)] | Literal["auto"] = Field(
+        default="auto",
+        description="Draft tokens per step of a request that asks for none; `auto`: the controller decides each step.",
+    )
     tau: float = Field(
         default=0.0, ge=0, le=1, description="Acceptance rate (0-1) below which a request stops drafting."
     )
@@ -142,6 +161,10 @@ class Profile(Frozen):
     def _complete(self) -> Profile:
         if tuple(self.tiers) != TIER_NAMES:
             raise ValueError(f"tiers must be {list(TIER_NAMES)} in this order, got {list(self.tiers)}")
+        whole = sorted(key for key, source in self.models.items() if source.source != "early_exit")
+        for key, source in self.models.items():
+            if source.of is not None and source.of not in whole:
+                raise ValueError(f"models.{key}.of names {source.of!r}, must be one of {whole}")
         expected = 0
         for name, tier in self.tiers.items():
             if tier.power[0] != expected:

@@ -11,6 +11,7 @@ from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.errors import ConfigError
 from router.tiers import Frozen, Profile
+from serve_app.speculation.settings import SpeculationSettings
 
 InferenceMode = Literal["real", "mock"]
 
@@ -68,6 +69,9 @@ class AppConfig(Profile):
     limits: Limits = Field(default=Limits(), description="Request limits.")
     relay: Relay = Field(default=Relay(), description="Token relay.")
     stub: StubSettings = Field(default=StubSettings(), description="Stub engine.")
+    speculation: SpeculationSettings = Field(
+        default=SpeculationSettings(), description="The controller of speculative depth."
+    )
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 
 

@@ -112,6 +112,8 @@ def metrics_data(
             "accepted_tokens": spec.accepted_tokens,
             "acceptance_rate": spec.accepted_tokens / spec.draft_tokens if spec.draft_tokens else None,
             "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
+            "steps_by_reason": spec.reasons,
+            "stopped_by_tau": spec.stopped_by_tau,
         },
         "energy": {"wh": used.energy_wh, "source": "modelled"},
         "water_l": used.water_l,

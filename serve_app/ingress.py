@@ -30,7 +30,7 @@ from serve_app.errors import ApiError, error_response
 from serve_app.events import SSE_HEADERS
 from serve_app.inbox import Inbox, ReadAhead
 from serve_app.inference import InferenceStream, generation_request
-from serve_app.openai_relay import AUTO, OpenAIExchange, engine_call, pick_tier
+from serve_app.openai_relay import AUTO, OpenAIExchange, choose, engine_call
 from serve_app.pool_view import PoolView
 from serve_app.sse_response import ClosingStream
 from serve_app.tier_client import TierClient
@@ -97,10 +97,10 @@ class Ingress:
     async def openai(self, request: Request, request_id: str) -> Response:
         """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""
         body = await read_json(request, self._config.limits)
-        tier = pick_tier(body, self._config, self._pool.observation)
-        inbox = self._tiers.openai(tier, engine_call(request, body, tier, request_id))
+        choice = choose(body, self._config, self._pool.observation)
+        inbox = self._tiers.openai(choice.tier, engine_call(request, body, choice, request_id))
         streaming = bool(body.get("stream"))
-        return await OpenAIExchange(tier, request_id, streaming, inbox, self._config, self._pool).respond()
+        return await OpenAIExchange(choice.tier, request_id, streaming, inbox, self._config, self._pool).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""

@@ -1,6 +1,7 @@
 """The OpenAI routes: the router picks the tier, vLLM's own OpenAI layer in the replica answers.
 
-Only `model` is rewritten in the body; everything else (tools, logprobs, stop, usage, structured output) goes through.
+Of the body only `model` and `spec` (ours) are rewritten; everything else (tools, logprobs, stop, usage, structured
+output) goes through.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from router.classify import classify_prompt
+from router.errors import describe_problems
 from router.observation import Observation
-from router.plan import plan
-from router.request import InferenceRequest
+from router.plan import plan, spec_plan
+from router.request import InferenceRequest, SpecWish
 from router.tiers import TIER_NAMES, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
+from serve_app.engine.interface import speculation_wish
 from serve_app.errors import ApiError, bad_request, error_data
 from serve_app.events import PING, SSE_HEADERS
 from serve_app.inbox import TICK, Inbox
 from serve_app.pool_view import PoolView
+from serve_app.speculation.wish import SpeculationWish
 from serve_app.sse_response import ClosingStream
 
 AUTO = "auto"
@@ -31,14 +37,43 @@ AUTO = "auto"
 _HOP_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 
 
-def pick_tier(body: Any, config: AppConfig, observation: Observation) -> TierName:
-    """The tier that `model` names; for `auto`, the router's choice for the prompt.
+SPEC = "spec"
+"""Our one field in an OpenAI body: speculation wishes, as `/api/inference` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the router decided for an OpenAI request."""
+
+    tier: TierName
+    speculation: SpeculationWish
+
+
+def choose(body: Any, config: AppConfig, observation: Observation) -> Choice:
+    """The tier, and how its engine shall speculate.
 
     Raises:
-        ApiError: no such model, or the body is not an object.
+        ApiError: no such model, a wrong `spec`, or the body is not an object.
     """
     if not isinstance(body, dict):
         raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
+    tier = pick_tier(body, config, observation)
+    try:
+        wish = SpecWish.model_validate(body.get(SPEC) or {})
+    except ValidationError as error:
+        problems = "; ".join(f"{SPEC}.{problem}" for problem in describe_problems(error, SpecWish))
+        raise ApiError("invalid_request", problems, status=422) from error
+    step = config.step(tier, observation.tier(tier).active_step)
+    text = _prompt_text(body)[: config.limits.max_prompt_chars]
+    return Choice(tier, speculation_wish(spec_plan(step.speculation, wish), classify_prompt(text).category))
+
+
+def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:
+    """The tier that `model` names; for `auto`, the router's choice for the prompt.
+
+    Raises:
+        ApiError: no such model, or the prompt is too long.
+    """
     model = body.get("model", AUTO)
     for name in TIER_NAMES:
         if model == name:
@@ -68,9 +103,12 @@ def _prompt_text(body: Mapping[str, Any]) -> str:
     return prompt if isinstance(prompt, str) else ""
 
 
-def engine_call(request: Request, body: Mapping[str, Any], tier: TierName, request_id: str) -> HttpCall:
-    """The request for the tier's engine."""
-    raw = orjson.dumps({**body, "model": tier})
+def engine_call(request: Request, body: Mapping[str, Any], choice: Choice, request_id: str) -> HttpCall:
+    """The request for the tier's engine: `spec` is not vLLM's, and becomes extra sampling arguments."""
+    given = body.get("vllm_xargs") or {}
+    arguments = {**given, **choice.speculation.to_arguments()} if isinstance(given, dict) else given
+    rest = {key: value for key, value in body.items() if key != SPEC}
+    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": arguments})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(raw)).encode()),

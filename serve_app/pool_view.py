@@ -63,3 +63,10 @@ class PoolView:
                 logger.warning("the pool view is stale: %s", error)
                 self._version = -1  # a restarted pool counts from the start
                 await asyncio.sleep(_RETRY_AFTER_S)
+            except asyncio.CancelledError:
+                # Serve and gRPC cancel a call of their own accord when its replica goes away.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self._version = -1
+                await asyncio.sleep(_RETRY_AFTER_S)

@@ -12,13 +12,15 @@ from serve_app.config import AppConfig
 
 # Set by the loader, not by people.
 _INTERNAL = frozenset({"profile_reason"})
+# Groups whose many fields are described in a file of their own.
+_ELSEWHERE = {"speculation": "[settings.py](serve_app/speculation/settings.py)"}
 
 
 def settings_table() -> str:
     """One row per setting: dotted key, default, description."""
     rows = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key, field in _settings(AppConfig, ""):
-        rows.append(f"| `{key}` | {_default(field)} | {field.description} |")
+        rows.append(f"| `{key}` | {_ELSEWHERE.get(key) or _default(field)} | {field.description} |")
     return "\n".join(rows)
 
 
@@ -28,7 +30,7 @@ def _settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
             continue
         key = prefix + name
         inner = _inner_model(field.annotation)
-        if inner is None:
+        if inner is None or key in _ELSEWHERE:
             yield key, field
         else:
             yield from _settings(inner[1], key + inner[0])

@@ -57,13 +57,13 @@ class TierClient:
         watching = asyncio.ensure_future(self._watch(tier, response, inbound))
 
         def finish(watching: asyncio.Task[None]) -> None:
-            # Not in a `finally` of `_watch`: a task that is cancelled before it began runs none.
-            response.cancel()
             # What nobody expected ends the stream too, instead of leaving it silent: Serve may cancel by itself.
             if watching.cancelled():
                 inbound.end(_lost(tier))
             elif error := watching.exception():
                 inbound.end(error)
+            # Not in a `finally` of `_watch`: a task that is cancelled before it began runs none.
+            response.cancel()
 
         watching.add_done_callback(finish)
         inbound.attend(watching)

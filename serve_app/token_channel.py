@@ -37,6 +37,8 @@ _KIND_OF: Final = {message: kind for kind, message in _MESSAGES.items()}
 _KEY_WAIT_S: Final = 5.0
 """A connection that has not named its request by then is closed, s."""
 
+_CONNECT_S: Final = 5.0
+"""Longest wait for the ingress to take the connection, s."""
 _BACKLOG: Final = 4096
 """Connections that may wait to be accepted: every request of a burst makes one at the same moment."""
 
@@ -54,37 +56,49 @@ async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Fa
     """Send all items, as fast as the ingress takes them, and close them; also when the ingress goes away.
 
     Returns:
-        a failure when the ingress could not be reached, for the way through Serve.
+        None when everything was sent; otherwise why not, for the way through Serve: nobody reads it when the client has
+        left, and it ends the stream when the connection broke.
     """
     async with contextlib.aclosing(items):
         try:
-            reader, writer = await asyncio.open_connection(reply_to.host, reply_to.port)
-        except OSError as error:
-            reason = f"the replica cannot connect to the ingress at {reply_to.host}:{reply_to.port}: {error}"
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(reply_to.host, reply_to.port)
+        except OSError as error:  # TimeoutError is one
+            reason = f"the replica cannot connect to the ingress at {reply_to.host}:{reply_to.port}: {error!r}"
             return Failure("channel_failed", reason, status=502, retryable=True)
         sending = asyncio.ensure_future(_send(writer, reply_to.key, items))
         # The ingress sends nothing: its end of file is the client leaving, also while the engine is silent.
         leaving = asyncio.ensure_future(reader.read())
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            whole = sending.done() and sending.result()
         finally:
             sending.cancel()
             leaving.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
             writer.close()
-    return None
+    return None if whole else Failure("replica_lost", "the token channel broke", status=503, retryable=True)
 
 
-async def _send(writer: asyncio.StreamWriter, key: bytes, items: AsyncGenerator[Item, None]) -> None:
-    with contextlib.suppress(ConnectionError):  # the client has left: nobody wants the rest
-        writer.write(key)
-        async for item in items:
-            writer.write(_frame(item))
-            await writer.drain()
-        writer.write(_HEADER.pack(0, _END))
+async def _send(writer: asyncio.StreamWriter, key: bytes, items: AsyncGenerator[Item, None]) -> bool:
+    """Whether everything was sent."""
+    writer.write(key)
+    async for item in items:
+        if not await _written(writer, _frame(item)):
+            return False
+    # At the end `drain` shall wait for all of it: a replica that stops now would take the rest with it.
+    writer.transport.set_write_buffer_limits(high=0)
+    return await _written(writer, _HEADER.pack(0, _END))
+
+
+async def _written(writer: asyncio.StreamWriter, frame: bytes) -> bool:
+    """Whether the connection took it."""
+    try:
+        writer.write(frame)
         await writer.drain()
+    except OSError:
+        return False
+    return True
 
 
 def _frame(item: Item) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cluster.weights.errors import WeightsError
 from cluster.weights.manifest import Manifest, read_manifest, wrong_sizes
+from router.tiers import ModelSource
 
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +55,21 @@ def complete_manifest(path: Path) -> Manifest | None:
 def is_complete(path: Path) -> bool:
     """Whether a model folder is whole: its manifest is there, and every file that it names has the right size."""
     return complete_manifest(path) is not None
+
+
+def current_manifest(models_dir: Path, key: str, source: ModelSource) -> Manifest | None:
+    """The manifest of a model that is whole and what the profile asks for; None of any other.
+
+    A draft is no longer that when the model it was made of has changed since.
+
+    Raises:
+        WeightsError: `key` is not a plain folder name.
+    """
+    manifest = complete_manifest(model_path(models_dir, key))
+    if manifest is None or not manifest.is_of(source):
+        return None
+    target = complete_manifest(model_path(models_dir, source.of)) if source.of is not None else None
+    return manifest if target is None or target.fingerprint == manifest.commit else None
 
 
 def state_of(models_dir: Path, key: str) -> State:

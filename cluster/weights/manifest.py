@@ -25,10 +25,14 @@ class FileEntry(Frozen):
 class Manifest(Frozen):
     """Written last, when every file is in place and checked: a folder that has one was whole at that time."""
 
-    source: Literal["bundled", "hub"] = Field(description="As in the profile's `models`.")
-    repo: str = Field(description="As in the profile's `models`.")
+    source: Literal["bundled", "hub", "early_exit"] = Field(description="As in the profile's `models`.")
+    repo: str | None = Field(default=None, description="As in the profile's `models`.")
     revision: str = Field(description="As in the profile's `models`.")
-    commit: str = Field(description="Hub commit, or version of the package, that the files came from.")
+    of: str | None = Field(default=None, description="As in the profile's `models`.")
+    layers: int | None = Field(default=None, description="As in the profile's `models`.")
+    commit: str = Field(
+        description="Hub commit, version of the package, or fingerprint of the model that the files came from."
+    )
     files: dict[str, FileEntry] = Field(description="Every file, by its path inside the model's folder.")
 
     @property
@@ -38,7 +42,24 @@ class Manifest(Frozen):
 
     def is_of(self, source: ModelSource) -> bool:
         """Whether the files are what the profile asks for now: a profile may name another repository later."""
-        return (self.source, self.repo, self.revision) == (source.source, source.repo, source.revision)
+        return all(getattr(self, key) == getattr(source, key) for key in ("source", "repo", "revision", "of", "layers"))
+
+    @property
+    def fingerprint(self) -> str:
+        """Says whether two models are the same, file by file: 16 hexadecimal digits."""
+        lines = "".join(f"{entry.sha256} {name}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+
+def origin(model: ModelSource | Manifest) -> str:
+    """Where a model is from, in words: `bundled PACKAGE`, `hub REPO@REVISION`, `early_exit MODEL, N layers`."""
+    match model.source:
+        case "bundled":
+            return f"bundled {model.repo}"
+        case "hub":
+            return f"hub {model.repo}@{model.revision}"
+        case "early_exit":
+            return f"early_exit {model.of}, {model.layers} layers"
 
 
 def read_manifest(folder: Path) -> Manifest | None:

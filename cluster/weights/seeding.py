@@ -14,11 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from cluster.drafts.checkpoint import Target
+from cluster.drafts.early_exit import make_draft
+from cluster.drafts.report import Calibration
 from cluster.weights.bundled import GROWTH, convert, find_gguf, version_of
 from cluster.weights.errors import WeightsError
-from cluster.weights.folder import State, complete_manifest, model_path, partial_path, state_of
+from cluster.weights.folder import (
+    State,
+    complete_manifest,
+    current_manifest,
+    missing_reason,
+    model_path,
+    partial_path,
+    state_of,
+)
 from cluster.weights.hub import HubAccess, fetch
-from cluster.weights.manifest import Manifest, describe_files, write_manifest
+from cluster.weights.manifest import Manifest, describe_files, origin, write_manifest
 from cluster.weights.space import FreeSpace, format_size, free_bytes, is_disk_full, require_space
 from router.tiers import ModelSource
 
@@ -33,15 +44,18 @@ class Seeder:
     hub: HubAccess
     say: Say
     free: FreeSpace = field(default=free_bytes)
+    calibration: Calibration = field(default_factory=Calibration)  # of the drafts that it makes
 
-    def seed(self, key: str, source: ModelSource) -> Literal["kept", "seeded"]:
+    def seed(self, key: str, source: ModelSource, *, again: bool = False) -> Literal["kept", "seeded"]:
         """Make sure that the model is whole in the models folder; touches nothing, and imports little, when it is.
+
+        `again` makes it also when it is; until the new one is whole, the old one stays in its place.
 
         Raises:
             WeightsError: it could not be made whole; the message says why and what to do.
         """
         path = model_path(self.models_dir, key)
-        if self._keep(key, source):
+        if not again and self._keep(key, source):
             return "kept"
         from filelock import FileLock, Timeout  # only where there is something to do
 
@@ -54,7 +68,7 @@ class Seeder:
                 self.say(f"{key}: another seeder is at work on it, waiting for it")
                 lock.acquire()
             try:
-                if self._keep(key, source):  # the other seeder has done it
+                if not again and self._keep(key, source):  # the other seeder has done it
                     return "kept"
                 self._make(key, source, path)
             finally:
@@ -64,10 +78,8 @@ class Seeder:
         return "seeded"
 
     def _keep(self, key: str, source: ModelSource) -> bool:
-        manifest = complete_manifest(model_path(self.models_dir, key))
+        manifest = current_manifest(self.models_dir, key, source)
         if manifest is None:
-            return False
-        if not manifest.is_of(source):
             return False
         self.say(f"{key}: complete, {format_size(manifest.size)}, nothing to do")
         return True
@@ -77,25 +89,24 @@ class Seeder:
             raise WeightsError(f"{path} has no manifest, so no seed made it: move it away and seed again")
         outdated = complete_manifest(path)
         if outdated is not None:
-            self.say(
-                f"{key}: here from {outdated.repo} ({outdated.revision}), the profile asks for {source.repo} "
-                f"({source.revision}): replacing it"
-            )
+            self.say(f"{key}: replacing the one from {origin(outdated)}")
         partial = partial_path(self.models_dir, key)
-        if source.source == "bundled":
-            manifest = self._convert(key, source, partial)
-        else:
-            manifest = fetch(key, source, partial, self.hub, self.say, self.free)
+        match source.source:
+            case "bundled":
+                manifest = self._convert(key, source, partial)
+            case "early_exit":
+                manifest = self._draft(key, source, partial)
+            case "hub":
+                manifest = fetch(key, source, partial, self.hub, self.say, self.free)
         write_manifest(partial, manifest)
         _swap(partial, path)
         self.say(f"{key}: complete, {len(manifest.files)} files, {format_size(manifest.size)}, in {path}")
 
     def _convert(self, key: str, source: ModelSource, partial: Path) -> Manifest:
+        assert source.repo is not None  # ModelSource has checked
         gguf = find_gguf(source.repo)
         require_space(self.models_dir, gguf.stat().st_size * GROWTH, key, self.free)
-        # A conversion cannot go on from its middle: what a killed one left is worth nothing.
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        _begin_anew(partial)
         self.say(f"{key}: converting {gguf.name} of {version_of(source.repo)} (about half a minute)")
         convert(gguf, partial)
         return Manifest(
@@ -106,6 +117,32 @@ class Seeder:
             files=describe_files(partial, (file.name for file in partial.iterdir())),
         )
 
+    def _draft(self, key: str, source: ModelSource, partial: Path) -> Manifest:
+        assert source.of is not None  # ModelSource has checked
+        assert source.layers is not None
+        of = model_path(self.models_dir, source.of)
+        whole = complete_manifest(of)
+        if whole is None:
+            raise WeightsError(f"{key} is made of {source.of}: {missing_reason(self.models_dir, source.of)}")
+        target = Target.of(of, whole)
+        target.check(source.layers)
+        require_space(self.models_dir, target.draft_size(source.layers), key, self.free)
+        _begin_anew(partial)
+        self.say(
+            f"{key}: fitting the first {source.layers} of {target.layers} layers on about {self.calibration.tokens} "
+            f"tokens that {source.of} writes (half a minute to a minute for 135M)"
+        )
+        report = make_draft(target, source.layers, self.calibration, partial)
+        self.say(f"{key}: {report}")
+        return Manifest(
+            source=source.source,
+            revision=source.revision,
+            of=source.of,
+            layers=source.layers,
+            commit=whole.fingerprint,
+            files=describe_files(partial, (file.name for file in partial.iterdir())),
+        )
+
     def _explain(self, key: str, error: OSError) -> str:
         if is_disk_full(error):
             return (
@@ -113,6 +150,12 @@ class Seeder:
                 "or name another disk with --models-dir or MODELS_DIR"
             )
         return f"cannot write {key} to {self.models_dir}: {error.strerror or error} ({error.filename or 'no file'})"
+
+
+def _begin_anew(partial: Path) -> None:
+    """What is made here cannot go on from its middle: what a killed seed left is worth nothing."""
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
 
 
 def _swap(partial: Path, path: Path) -> None:
@@ -136,4 +179,5 @@ def select(models: Mapping[str, ModelSource], *, large: bool, only: str | None) 
             raise WeightsError(f"--only {only!r} is not in the profile: it has {', '.join(models)}")
         models = {only: models[only]}
     chosen = [key for key, source in models.items() if large or not source.large]
+    chosen.sort(key=lambda key: models[key].source == "early_exit")  # drafts after the models that they are made of
     return chosen, [key for key in models if key not in chosen]

@@ -129,7 +129,8 @@ class EngineDeployment:
         # The import costs seconds and belongs to this process alone.
         from serve_app.engine.vllm_engine import start_vllm
 
-        return start_vllm(self._tier_name, self._config.tiers[self._tier_name], step, self._model_path)
+        tier = self._config.tiers[self._tier_name]
+        return start_vllm(self._tier_name, tier, step, self._config.speculation, self._model_path)
 
     def _model_path(self, model: str) -> Path:
         return model_path(Path(self._config.models_dir), model)

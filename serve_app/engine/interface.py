@@ -6,13 +6,14 @@ A stream is `Admitted`, then token steps, then exactly one of `Finished` and (ra
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
 
 from starlette.types import ASGIApp
 
 from router.plan import SpecPlan
 from router.request import Message
+from serve_app.speculation.wish import SpeculationWish
 
 
 class Token(NamedTuple):
@@ -41,6 +42,8 @@ class GenerationRequest:
     stop: tuple[str, ...]
     logprobs: bool
     spec: SpecPlan
+    family: str = "general_reasoning"
+    """The prompt's category: requests of one family are expected to be drafted alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,16 @@ class Admitted:
 class SpecStats:
     """Speculation of one request, counted by the engine."""
 
-    steps: int | None = 0
-    """Verification steps that had drafts; None: unknown."""
-    draft_tokens: int | None = 0
-    """Drafted tokens; None: unknown."""
+    steps: int = 0
+    """Verification steps that had drafts."""
+    draft_tokens: int = 0
+    """Draft tokens verified."""
     accepted_tokens: int = 0
-    """Accepted drafts; those too that the end of the answer cut off, where the engine told."""
+    """Accepted drafts, those too that the end of the answer cut off."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Engine steps by why they had so many drafts (`speculation.decision.Reason`); empty without speculation."""
+    stopped_by_tau: bool = False
+    """Whether acceptance fell under the request's floor at any step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +135,9 @@ class Engine(Protocol):
     async def shutdown(self) -> None:
         """Stop the engine and its processes."""
         ...
+
+
+def speculation_wish(spec: SpecPlan, family: str) -> SpeculationWish:
+    """The plan in the controller's terms."""
+    k: int | Literal["auto"] = "auto" if spec.enabled and spec.k_mode == "auto" else spec.k
+    return SpeculationWish(k=k, tau=spec.tau, family=family)

@@ -1,7 +1,7 @@
-"""vLLM behind the engine interface. The only module that imports vLLM, and only inside an engine replica.
+"""vLLM behind the engine interface; imported only inside an engine replica.
 
-What it adds over `AsyncLLM`: engine steps are kept apart (vLLM merges the outputs of several steps when the consumer
-lags, and then nobody can tell accepted drafts from sampled tokens), and each token has its own text.
+What it adds over `AsyncLLM`: a draft depth of its own for each request (`depth_scheduler.py`), the exact record of what
+was drafted and accepted (`spec_record.py`), and a text for each token (`token_text.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from vllm.entrypoints.launchers.launcher import validate_api_server_args
 from vllm.exceptions import VLLMValidationError
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
-from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from router.tiers import Speculation, Step, Tier
-from serve_app.engine.draft_flags import DraftFlags
+from serve_app.engine.depth_scheduler import CONFIG_KEY
 from serve_app.engine.interface import (
     Admitted,
     EngineError,
@@ -39,10 +40,13 @@ from serve_app.engine.interface import (
     Finished,
     GenerationRequest,
     SpecStats,
-    Token,
+    speculation_wish,
 )
 from serve_app.engine.process_output import ProcessOutput
+from serve_app.engine.spec_record import SpecRecords
 from serve_app.engine.token_text import TokenTexts
+from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.wish import SpeculationWish
 
 # n-gram lookup: the shortest and longest match in the prompt. Two tokens already repeat by chance in prose; four are
 # enough to follow copied text (vLLM's `prompt_lookup_min` and `prompt_lookup_max`).
@@ -62,41 +66,14 @@ class _LoadCounter(StatLoggerBase):
     def log_engine_initialized(self) -> None: ...
 
 
-@dataclass(slots=True)
-class _Steps:
-    """Engine steps of one request, in order, as the consumer has not taken them yet."""
-
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    outputs: list[RequestOutput | Exception] = field(default_factory=list)
-
-    def tap(self, collector: RequestOutputCollector) -> None:
-        """Take what the engine puts into vLLM's collector, one entry a step, before the collector merges it."""
-        early = collector.output
-        collector.put = self.put
-        if early is not None:
-            self.put(early)
-
-    def put(self, output: RequestOutput | Exception) -> None:
-        self.outputs.append(output)
-        self.ready.set()
-
-    async def drain(self) -> list[RequestOutput]:
-        """All steps since the last call; waits for at least one."""
-        await self.ready.wait()
-        self.ready.clear()
-        outputs, self.outputs = self.outputs, []
-        for output in outputs:
-            if isinstance(output, Exception):
-                raise output
-        return outputs
-
-
 def server_args(step: Step) -> dict[str, Any]:
     """Those of the step's arguments that are for vLLM's OpenAI server (tool call parser, chat template, ...)."""
     return {key: value for key, value in step.engine_args.items() if key in vars(FrontendArgs())}
 
 
-def engine_args(name: str, tier: Tier, step: Step, model_path: Callable[[str], Path]) -> AsyncEngineArgs:
+def engine_args(
+    name: str, tier: Tier, step: Step, settings: SpeculationSettings, model_path: Callable[[str], Path]
+) -> AsyncEngineArgs:
     """vLLM's engine arguments for one step of a tier.
 
     Raises:
@@ -113,6 +90,10 @@ def engine_args(name: str, tier: Tier, step: Step, model_path: Callable[[str], P
         **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
     }
     if speculation:
+        default = SpeculationWish(k=speculation.k, tau=speculation.tau)
+        controller = {"settings": settings.model_dump(mode="json"), "default": default.to_dict()}
+        arguments["scheduler_cls"] = "serve_app.engine.depth_scheduler.DepthScheduler"
+        arguments["additional_config"] = {**arguments.get("additional_config", {}), CONFIG_KEY: controller}
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
     try:
         return AsyncEngineArgs(**arguments)
@@ -133,13 +114,15 @@ def _speculative_config(speculation: Speculation, model_path: Callable[[str], Pa
     return config
 
 
-def start_vllm(name: str, tier: Tier, step: Step, model_path: Callable[[str], Path]) -> VllmEngine:
+def start_vllm(
+    name: str, tier: Tier, step: Step, settings: SpeculationSettings, model_path: Callable[[str], Path]
+) -> VllmEngine:
     """Start the engine of one step; blocks until its weights are loaded.
 
     Raises:
         EngineStartError: with the root cause, also when it happened in a process of vLLM.
     """
-    args = engine_args(name, tier, step, model_path)
+    args = engine_args(name, tier, step, settings, model_path)
     counters: list[_LoadCounter] = []
 
     def count_load(vllm_config: Any, engine_index: int = 0) -> _LoadCounter:
@@ -153,7 +136,22 @@ def start_vllm(name: str, tier: Tier, step: Step, model_path: Callable[[str], Pa
         engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     except (ValueError, RuntimeError, OSError, ImportError, NotImplementedError, AssertionError, KeyError) as error:
         raise EngineStartError(output.root_cause() or f"{type(error).__name__}: {error}") from error
-    return VllmEngine(engine, args, step, counters)
+    return VllmEngine(engine, args, step, counters, record_speculation(engine.output_processor))
+
+
+def record_speculation(processor: OutputProcessor) -> SpecRecords:
+    """Have each engine output's record taken off before vLLM processes (and perhaps merges) the output."""
+    records = SpecRecords()
+    process = processor.process_outputs
+
+    def take_records(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+        for output in outputs:
+            state = processor.request_states.get(output.request_id)
+            records.take(output, None if state is None else state.queue)
+        return process(outputs, *args, **kwargs)
+
+    processor.process_outputs = take_records
+    return records
 
 
 @dataclass(slots=True)
@@ -164,12 +162,12 @@ class VllmEngine:
     _args: AsyncEngineArgs
     _step: Step
     _counters: list[_LoadCounter]
+    _records: SpecRecords
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
         prompt_ids, params = self._prepare(request)
         assert params.max_tokens is not None
-        steps = _Steps()
         adding = asyncio.ensure_future(
             self._engine.add_request(request.request_id, {"prompt_token_ids": prompt_ids}, params)
         )
@@ -177,22 +175,22 @@ class VllmEngine:
         finished = False
         try:
             collector = await asyncio.shield(adding)
-            steps.tap(collector)
+            assert collector is not None
+            record = self._records.of(collector)
             yield Admitted(len(prompt_ids), params.max_tokens, self._step.name)
             texts = TokenTexts(self._decoder(prompt_ids))
-            flags = DraftFlags()
             completion_tokens = 0
             while not finished:
-                tokens: list[Token] = []
-                for output in await steps.drain():
-                    completion = output.outputs[0]
-                    finished = output.finished
-                    completion_tokens += len(completion.token_ids)
-                    _push(texts, completion, flags.step(len(completion.token_ids), _accepted(completion)))
-                    tokens += texts.release(completion.text, finished)
+                # All engine steps since the last one was taken, merged; the record keeps them apart.
+                output = await collector.get()
+                completion = output.outputs[0]
+                finished = output.finished
+                completion_tokens += len(completion.token_ids)
+                _push(texts, completion, record.take_flags(len(completion.token_ids)))
+                tokens = texts.release(completion.text, finished)
                 if tokens:
                     yield tokens
-            yield _finished(output, completion, len(prompt_ids), completion_tokens, self._spec_stats(completion, flags))
+            yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
         except VLLMValidationError as error:
             raise EngineError("bad_request", str(error), status=400, retryable=False) from error
         except EngineDeadError as error:
@@ -228,18 +226,9 @@ class VllmEngine:
             stop=list(request.stop),
             logprobs=0 if request.logprobs else None,
             output_kind=RequestOutputKind.DELTA,
+            extra_args=speculation_wish(request.spec, request.family).to_arguments(),
         )
         return prompt_ids, params
-
-    def _spec_stats(self, completion: CompletionOutput, flags: DraftFlags) -> SpecStats:
-        record = completion.spec_decode_metrics
-        if record is not None:
-            drafted = [(d, a) for d, a in zip(record.per_step_drafted, record.per_step_accepted, strict=True) if d]
-            return SpecStats(len(drafted), sum(d for d, _ in drafted), sum(a for _, a in drafted))
-        if self._step.speculation is not None:
-            # A stop string ended the answer: vLLM finds it outside of the engine core, whose record is then lost.
-            return SpecStats(steps=None, draft_tokens=None, accepted_tokens=flags.accepted)
-        return SpecStats()
 
     def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
         tokenizer = self._engine.get_tokenizer()._tokenizer
@@ -275,17 +264,10 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown)
 
 
-def _push(texts: TokenTexts, completion: CompletionOutput, accepted: int) -> None:
-    """One engine step, whose first `accepted` tokens were drafted."""
+def _push(texts: TokenTexts, completion: CompletionOutput, accepted: list[bool]) -> None:
     for position, token_id in enumerate(completion.token_ids):
         logprob = completion.logprobs[position][token_id].logprob if completion.logprobs else None
-        texts.push(token_id, logprob, spec_accepted=position < accepted)
-
-
-def _accepted(completion: CompletionOutput) -> int | None:
-    """The engine's count of accepted drafts of the whole request; it comes with the last step only."""
-    record = completion.spec_decode_metrics
-    return None if record is None else sum(size * count for size, count in enumerate(record.histogram))
+        texts.push(token_id, logprob, accepted[position])
 
 
 def _finished(

@@ -1,6 +1,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_the_generated_config_keeps_what_the_shipped_one_says_otherwise() -> Non
         "http_options": {"host": "0.0.0.0", "port": 8000, "request_timeout_s": 9},
         "applications": [{"name": "a", "import_path": "x:build", "args": {"profile": "auto", "relay": {"a": 1}}}],
     }
-    variants = {"/": {"profile": "local"}, "/other": {"relay": {"b": 2}}}
+    variants: dict[str, dict[str, Any]] = {"/": {"profile": "local"}, "/other": {"relay": {"b": 2}}}
     config = app_config(shipped, 9999, variants, {"/naive": "y:build"})
     assert config["http_options"] == {"host": "127.0.0.1", "port": 9999, "request_timeout_s": 9}
     first, other, naive = config["applications"]

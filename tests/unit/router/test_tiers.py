@@ -166,3 +166,35 @@ def test_a_step_is_found_by_its_name() -> None:
 @pytest.mark.parametrize("name", [None, "gone"])
 def test_the_first_step_stands_in_for_none_and_for_a_name_no_longer_in_the_chain(name: str | None) -> None:
     assert small_profile().step("eco", name).name == "small-ngram"
+
+
+def with_draft(**changes: Any) -> dict[str, Any]:
+    data = profile_data()
+    draft = {"source": "early_exit", "of": "small", "layers": 4} | changes
+    data["models"]["draft"] = {key: value for key, value in draft.items() if value is not None}
+    return data
+
+
+def test_a_draft_made_of_a_model_of_the_profile_is_accepted() -> None:
+    draft = Profile.model_validate(with_draft()).models["draft"]
+    assert (draft.source, draft.of, draft.layers, draft.repo) == ("early_exit", "small", 4, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"of": None}, "source 'early_exit' needs `of`, got None"),
+        ({"layers": None}, "source 'early_exit' needs `layers`, got None"),
+        ({"repo": "org/x"}, "source 'early_exit' takes no `repo`, got 'org/x'"),
+        ({"source": "hub", "repo": "org/x", "layers": None}, "source 'hub' takes no `of`, got 'small'"),
+        ({"source": "hub", "repo": "org/x", "of": None}, "source 'hub' takes no `layers`, got 4"),
+        ({"source": "bundled", "of": None, "layers": None}, "source 'bundled' needs `repo`, got None"),
+        ({"layers": 0}, "greater than or equal to 1"),
+        ({"of": "gone"}, "models.draft.of names 'gone', must be one of ['head', 'huge', 'large', 'medium', 'small']"),
+        ({"of": "draft"}, "models.draft.of names 'draft', must be one of ['head', 'huge', 'large', 'medium', 'small']"),
+    ],
+)
+def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str, Any], said: str) -> None:
+    message = refusal(with_draft(**changes))
+    assert "models.draft" in message
+    assert said in message

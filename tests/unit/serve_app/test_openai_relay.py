@@ -18,7 +18,8 @@ from serve_app.engine.asgi_call import ResponseStart
 from serve_app.errors import ApiError, overloaded
 from serve_app.events import PING
 from serve_app.inbox import ReadAhead
-from serve_app.openai_relay import OpenAIExchange, engine_call, pick_tier
+from serve_app.openai_relay import Choice, OpenAIExchange, choose, engine_call
+from serve_app.speculation.wish import SpeculationWish
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait
@@ -37,7 +38,7 @@ def tier_of(text: str) -> str:
 
 
 def pick(body: Any) -> str:
-    return pick_tier(body, CONFIG, Observation())
+    return choose(body, CONFIG, Observation()).tier
 
 
 def test_the_prompts_below_tell_apart_what_is_read() -> None:
@@ -108,23 +109,70 @@ def test_a_body_that_is_no_object_is_a_400(body: object) -> None:
 def test_a_text_too_long_to_judge_is_a_400() -> None:
     config = app_config(limits={"max_prompt_chars": 10})
     with pytest.raises(ApiError, match="max_prompt_chars = 10") as error:
-        pick_tier({"prompt": "x" * 11}, config, Observation())
+        choose({"prompt": "x" * 11}, config, Observation())
     assert (error.value.status, error.value.code) == (400, "prompt_too_long")
 
 
-def test_only_the_model_is_rewritten_on_the_way_to_the_engine() -> None:
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path": "", "headers": []}
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path": "", "headers": []}
+
+
+def test_only_the_model_and_the_speculation_are_rewritten_on_the_way_to_the_engine() -> None:
     body = {"model": "auto", "prompt": "Hi", "tools": [{"x": 1}], "stream": True}
-    call = engine_call(Request(scope), body, "ultra", "r1")
+    choice = Choice("ultra", SpeculationWish(k=3, tau=0.5, family="code"))
+    call = engine_call(Request(SCOPE), body | {"spec": {"k": 3}}, choice, "r1")
     assert (call.method, call.path) == ("POST", "/v1/completions")
-    assert orjson.loads(call.body) == body | {"model": "ultra"}
+    arguments = {"speculation_k": 3, "speculation_tau": 0.5, "speculation_family": "code"}
+    assert orjson.loads(call.body) == body | {"model": "ultra", "vllm_xargs": arguments}
     assert (b"x-request-id", b"r1") in call.headers
     assert (b"content-length", str(len(call.body)).encode()) in call.headers
 
 
+def test_extra_arguments_of_the_clients_own_go_through_but_cannot_pass_for_ours() -> None:
+    body = {"vllm_xargs": {"mine": 1, "speculation_k": "many", "speculation_tau": "x"}}
+    call = engine_call(Request(SCOPE), body, Choice("eco", SpeculationWish(k=0, tau=0.0, family="chat")), "r1")
+    sent = orjson.loads(call.body)["vllm_xargs"]
+    assert sent == {"mine": 1, "speculation_k": 0, "speculation_tau": 0.0, "speculation_family": "chat"}
+
+
 def test_a_route_prefix_is_not_the_engines_business() -> None:
-    scope = {"type": "http", "method": "POST", "path": "/b/v1/completions", "root_path": "/b", "headers": []}
-    assert engine_call(Request(scope), {}, "eco", "r1").path == "/v1/completions"
+    scope = SCOPE | {"path": "/b/v1/completions", "root_path": "/b"}
+    assert engine_call(Request(scope), {}, Choice("eco", SpeculationWish()), "r1").path == "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("spec", "k", "tau"),
+    [
+        (None, "auto", 0.3),
+        ({}, "auto", 0.3),
+        ({"k": 2}, 2, 0.3),
+        ({"k": 30}, 10, 0.3),
+        ({"k": "auto", "tau": 0.9}, "auto", 0.9),
+        ({"k": 0}, 0, 0.0),
+        ({"enabled": False, "k": 4}, 0, 0.0),
+    ],
+)
+def test_spec_in_an_openai_body_is_what_it_is_in_ours(spec: Any, k: int | str, tau: float) -> None:
+    wish = choose(
+        {"model": "eco", "prompt": "def f(x):\n    return x  # fix this code", "spec": spec}, CONFIG, Observation()
+    )
+    assert (wish.speculation.k, wish.speculation.tau, wish.speculation.family) == (k, tau, "code")
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"k": -1}, "spec.k"),
+        ({"k": "many"}, "spec.k"),
+        ({"tau": 2}, "spec.tau"),
+        ({"tow": 1}, "spec.tow: unknown key"),
+        ([1], "spec"),
+        ("auto", "spec"),
+    ],
+)
+def test_a_wrong_spec_in_an_openai_body_is_a_422_that_names_it(spec: Any, problem: str) -> None:
+    with pytest.raises(ApiError, match=problem) as error:
+        choose({"model": "eco", "prompt": "Hi", "spec": spec}, CONFIG, Observation())
+    assert error.value.status == 422
 
 
 class Exchange:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from grpc import RpcError
 from ray.exceptions import ActorUnavailableError
 
+from cluster.gpu_pool import NEWS_WITHIN_S
 from router.observation import Observation, TierState
 from serve_app.errors import ApiError
 from serve_app.pool_view import PoolView
@@ -49,8 +51,9 @@ async def test_a_view_asks_for_what_is_newer_than_the_last_it_saw() -> None:
     assert view.observation == WARM
 
 
-async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counting_starts_anew() -> None:
-    pool = FakePool([(7, WARM), AWAY, AWAY, (1, COLD)])
+@pytest.mark.parametrize("away", [AWAY, RpcError("the call failed")], ids=["Ray", "gRPC"])
+async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counting_starts_anew(away: Exception) -> None:
+    pool = FakePool([(7, WARM), away, away, (1, COLD)])
     view = PoolView(pool)
     running = asyncio.ensure_future(view.run())
     await asyncio.sleep(1.5)
@@ -59,6 +62,18 @@ async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counti
     running.cancel()
     assert pool.seen == [-1, 7, -1, -1, 1]
     assert view.observation == COLD
+
+
+async def test_an_answer_that_got_lost_is_asked_for_anew() -> None:
+    pool = FakePool([(7, WARM)])
+    view = PoolView(pool)
+    running = asyncio.ensure_future(view.run())
+    await asyncio.sleep(2 * NEWS_WITHIN_S - 0.1)
+    assert pool.seen == [-1, 7]
+    await asyncio.sleep(1.2)
+    running.cancel()
+    assert pool.seen == [-1, 7, -1]
+    assert view.observation == WARM
 
 
 def test_a_failed_tier_raises_with_its_reasons_and_another_does_not() -> None:

@@ -29,7 +29,6 @@ StreamT = TypeVar("StreamT")
 
 PATIENCE_S = 20.0
 """Nothing here takes that long: a test that waits so long has failed."""
-SOON_S = 2.0
 FOR_EVER = Wait(3600)
 END = b"\0\0\0\0\1"
 ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_step="small-ngram")
@@ -41,10 +40,11 @@ EVERY_KIND: list[Item] = [
     b"",
     bytes(range(256)),
     Finished("stop", 4, 3, queue_ms=0.125, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1)),
-    Finished("length", 0, 0, queue_ms=0.0, spec=SpecStats(steps=None, draft_tokens=None)),
+    Finished("length", 0, 0, queue_ms=0.0, spec=SpecStats(reasons={"tau_stopped": 3}, stopped_by_tau=True)),
     Failure("engine_failed", "kein Speicher: 力🙂", 500, True),
     Failure("bad_request", "", 400, False),
 ]
+BROKEN = Failure("replica_lost", "the token channel broke", status=503, retryable=True)
 
 
 @pytest.fixture
@@ -382,7 +382,7 @@ async def test_closing_the_inbox_stops_a_replica_that_sends(channel: TokenChanne
     assert len(await got(inbox, 3)) == 3
     await inbox.aclose()
     await inbox.aclose()
-    assert await replica.result() is None
+    assert await replica.result() == BROKEN
     assert replica.source.left_early
 
 
@@ -393,7 +393,7 @@ async def test_closing_the_inbox_stops_a_replica_that_is_told_to_wait(channel: T
     await standstill(replica.source)
     assert not replica.source.closed
     await inbox.aclose()
-    assert await replica.result() is None
+    assert await replica.result() == BROKEN
     assert replica.source.left_early
 
 
@@ -402,7 +402,7 @@ async def test_closing_the_inbox_stops_a_replica_whose_engine_is_silent(channel:
     replica = sending(inbox.reply_to, b"one", FOR_EVER)
     assert await inbox.get(PATIENCE_S) == b"one"
     await inbox.aclose()
-    assert await replica.result() is None
+    assert await replica.result() == BROKEN
     assert replica.source.closed
 
 
@@ -420,7 +420,7 @@ async def test_an_inbox_that_is_closed_before_the_replica_connects_stops_it_too(
     inbox = channel.open()
     await inbox.aclose()
     replica = counting(inbox.reply_to, 100, 200_000)
-    assert await replica.result() is None
+    assert await replica.result() == BROKEN
     assert replica.source.left_early
     assert await inbox.get(PATIENCE_S) is None
 
@@ -429,7 +429,7 @@ async def test_an_inbox_that_is_closed_before_a_silent_replica_connects_stops_it
     inbox = channel.open()
     await inbox.aclose()
     replica = sending(inbox.reply_to, FOR_EVER)
-    assert await replica.result() is None
+    assert await replica.result() == BROKEN
     assert replica.source.closed
 
 
@@ -496,13 +496,11 @@ async def test_requests_at_once_do_not_mix(channel: TokenChannel) -> None:
     assert [await replica.result() for replica in replicas] == [None] * 50
 
 
-@pytest.mark.xfail(
-    strict=False, reason="TokenChannel.start leaves the backlog at 100: the kernel drops what comes above"
-)
 async def test_a_burst_of_connections_loses_none(channel: TokenChannel) -> None:
     inboxes = [channel.open() for _ in range(400)]
     replicas = [sending(inbox.reply_to, b"one") for inbox in inboxes]
-    assert await asyncio.gather(*(inbox.get(SOON_S) for inbox in inboxes)) == [b"one"] * 400
+    # More than a listener's usual backlog, above which the kernel drops what its client takes for sent.
+    assert await asyncio.gather(*(inbox.get(5) for inbox in inboxes)) == [b"one"] * 400
     assert [await replica.result() for replica in replicas] == [None] * 400
 
 

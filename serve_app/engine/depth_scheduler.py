@@ -1,0 +1,203 @@
+"""vLLM's scheduler with a draft depth of its own for each request and step: a thin adapter around `DepthController`.
+
+Runs in vLLM's EngineCore process (`scheduler_cls`). At every step it asks the controller how many draft tokens each
+request shall have verified next, has the proposer draft no more than the most demanding one wants, cuts the others'
+drafts, and tells the controller what came of it. Depths are decided before drafts are seen, so cutting them changes no
+output distribution (`tests/support/speculative_sampling.py` shows what would).
+
+What a step gave a request (drafted, accepted, why so many) travels with its output; `spec_record.py` takes it off again
+in the replica.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import vllm
+from vllm.platforms import current_platform
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request
+
+from serve_app.engine.cpu_sampling import repair_draft_sampling
+from serve_app.engine.spec_record import RECORD_KEY, StepRecord
+from serve_app.speculation.controller import DepthController, StepResult
+from serve_app.speculation.decision import Decision, Reason
+from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.wish import SpeculationWish
+
+logger = logging.getLogger(__name__)
+
+CONFIG_KEY: Final = "power_lever_speculation"
+"""Where the controller's `settings` and the tier's `default` wish are in vLLM's `additional_config`."""
+_KNOWN: Final = ("0.32.",)
+_NEEDED: Final = (
+    "add_request",
+    "update_from_output",
+    "update_draft_token_ids",
+    "_update_after_schedule",
+    "_free_request",
+)
+
+
+class UnknownVllmError(RuntimeError):
+    """This vLLM's scheduler is not one that the adapter was written for."""
+
+
+def check_interface(version: str, scheduler: type) -> None:
+    """The scheduler's methods are private to vLLM and change between releases: better no engine than wrong depths.
+
+    Raises:
+        UnknownVllmError: naming the versions and what is missing.
+    """
+    missing = [name for name in _NEEDED if not hasattr(scheduler, name)]
+    if missing or not version.startswith(_KNOWN):
+        known = ", ".join(prefix + "x" for prefix in _KNOWN)
+        raise UnknownVllmError(
+            f"per-request speculation is written for vLLM {known}, this is {version}"
+            + (f"; its scheduler lacks {', '.join(missing)}" if missing else "")
+        )
+
+
+class _StepUnderWay(NamedTuple):
+    """A step that is scheduled and not done."""
+
+    output_id: int
+    began_s: float
+    """Monotonic clock when scheduling began, s."""
+    reasons: dict[str, Reason]
+    """Why each request has as many drafts in it; none for a request that ends its prefill."""
+
+
+class DepthScheduler(AsyncScheduler):
+    """See the module. For proposers that draft ahead in the worker (draft models, EAGLE) and for n-gram drafts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check_interface(vllm.__version__, AsyncScheduler)
+        config = self.vllm_config.additional_config[CONFIG_KEY]
+        self._default = SpeculationWish.from_dict(config["default"])
+        settings = SpeculationSettings.model_validate(config["settings"])
+        self._controller = DepthController(self.num_spec_tokens, settings)
+        self._decisions: dict[str, Decision] = {}
+        self._families: dict[str, str] = {}
+        self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
+        # Oldest first; at most two with asynchronous scheduling.
+        self._under_way: deque[_StepUnderWay] = deque(maxlen=8)
+        self._began_s = self._updated_s = 0.0
+        # Without a lookup vLLM pads a request's first decode step with k_max drafts that cannot be right.
+        self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+        if current_platform.is_cpu():
+            repair_draft_sampling()
+
+    def add_request(self, request: Request) -> None:
+        """See vLLM; the wish is in the sampling parameters' extra arguments."""
+        super().add_request(request)
+        params = request.sampling_params
+        arguments = (params.extra_args if params is not None else None) or {}
+        try:
+            wish = SpeculationWish.from_arguments(arguments, self._default)
+        except ValueError as error:
+            # The ingress checks wishes; an error raised here would end the engine for everybody.
+            logger.warning("request %s: %s; the tier's default is used", request.request_id, error)
+            wish = self._default
+        self._families[request.request_id] = wish.family
+        self._controller.add(request.request_id, wish)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """See vLLM."""
+        self._began_s = time.monotonic()
+        return super().schedule(*args, **kwargs)
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        # What was decided a step ago holds for this step; what is decided now, for the next.
+        reasons = {
+            key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
+        }
+        self._under_way.append(_StepUnderWay(id(scheduler_output), self._began_s, reasons))
+        super()._update_after_schedule(scheduler_output)
+        decoding: list[str] = []
+        prefill_tokens = 0
+        for request_id in scheduler_output.num_scheduled_tokens:
+            request = self.requests[request_id]
+            if request.is_prefill_chunk:
+                prefill_tokens += request.num_tokens - request.num_computed_tokens
+            else:
+                decoding.append(request_id)
+        prefill_tokens = min(prefill_tokens, self.max_num_scheduled_tokens)
+        decisions = self._controller.decide(decoding, prefill_tokens)
+        self._decisions.update(decisions)
+        scheduler_output.num_spec_tokens_to_schedule = max((each.k for each in decisions.values()), default=0)
+        for request_id, decision in decisions.items():
+            # Drafts ahead are not known yet: placeholders. Others come by `update_draft_token_ids`, or do not.
+            self.requests[request_id].spec_token_ids = [-1] * decision.k if self._drafts_ahead else []
+
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """See vLLM: drafts of a proposer that does not draft ahead."""
+        super().update_draft_token_ids(draft_token_ids)
+        for request_id in draft_token_ids.req_ids:
+            request = self.requests.get(request_id)
+            decision = self._decisions.get(request_id)
+            if request is not None and decision is not None and len(request.spec_token_ids) > decision.k:
+                request.spec_token_ids = request.spec_token_ids[: decision.k]
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """See vLLM."""
+        step = self._step_done(scheduler_output)
+        seconds = time.monotonic() - max(step.began_s, self._updated_s)
+        self._updated_s = time.monotonic()
+        counts = self._counts(scheduler_output, model_runner_output)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        for group in outputs.values():
+            for output in group.outputs:
+                drafted, accepted = counts.get(output.request_id, (0, 0))
+                reason = step.reasons.get(output.request_id, "")
+                record = StepRecord(drafted, accepted, reason, self._families.get(output.request_id, ""))
+                output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
+                if output.finish_reason is not None:
+                    self._forget(output.request_id)
+        self._controller.observe(
+            StepResult(
+                seconds,
+                scheduler_output.total_num_scheduled_tokens,
+                scheduler_output.num_spec_tokens_to_schedule,
+                counts,
+            )
+        )
+        return outputs
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self._controller.remove(request.request_id)
+        return super()._free_request(request, *args, **kwargs)
+
+    def _forget(self, request_id: str) -> None:
+        self._decisions.pop(request_id, None)
+        self._families.pop(request_id, None)
+
+    def _step_done(self, scheduler_output: SchedulerOutput) -> _StepUnderWay:
+        """The step of this output; steps are done in the order in which they were scheduled."""
+        while (step := self._under_way.popleft()).output_id != id(scheduler_output):
+            pass
+        return step
+
+    def _counts(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[str, tuple[int, int]]:
+        """Of each request that decoded: draft tokens verified, and how many of them were accepted."""
+        sampled = model_runner_output.sampled_token_ids
+        invalid = scheduler_output.num_invalid_spec_tokens or {}
+        counts: dict[str, tuple[int, int]] = {}
+        for request_id in scheduler_output.num_scheduled_tokens:
+            index = model_runner_output.req_id_to_index.get(request_id)
+            tokens = len(sampled[index]) if sampled and index is not None else 0
+            if tokens:
+                drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
+                counts[request_id] = (len(drafts) - invalid.get(request_id, 0), tokens - 1)
+        return counts

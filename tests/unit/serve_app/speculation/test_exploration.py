@@ -1,0 +1,65 @@
+"""What may be spent on finding out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.speculation.allocation import Allocation
+from serve_app.speculation.allowance import Allowance
+from serve_app.speculation.exploration import Probes, affordable_probes, hopeful
+from serve_app.speculation.settings import ExplorationSettings
+from serve_app.speculation.step_cost import StepCost
+
+SETTINGS = ExplorationSettings(time_share=0.02, saved_steps=2.0)
+CPU = StepCost((1.0,), (0.0375,), (0.0025,), 0.0, 0.0)
+COSTLY = StepCost((1.0,), (0.010,), (0.0,), 0.005, 0.0)
+
+
+def nothing(requests: int, cost: StepCost) -> Allocation:
+    seconds = cost.verify(requests)
+    return Allocation((0,), -1, 0, 0, requests, requests, seconds, requests / seconds, 0.0, 0.0)
+
+
+def test_probes_that_cost_tokens_are_sent_as_far_as_the_allowance_goes() -> None:
+    # 2.5 ms each: 10 ms cover 4 of 8.
+    probes = affordable_probes(8, 1, nothing(8, CPU), 8, CPU, 0.0101)
+    assert (probes.requests, probes.tokens) == (4, 1)
+    assert probes.lost_s == pytest.approx(0.010)
+    assert affordable_probes(8, 1, nothing(8, CPU), 8, CPU, 0.0024).requests == 0
+
+
+def test_a_costly_draft_is_shared_by_all_probes_of_a_step() -> None:
+    assert affordable_probes(8, 1, nothing(8, COSTLY), 8, COSTLY, 0.0049).requests == 0
+    probes = affordable_probes(8, 1, nothing(8, COSTLY), 8, COSTLY, 0.0051)
+    assert (probes.requests, probes.tokens) == (8, 1)
+    assert probes.lost_s == pytest.approx(0.005)
+
+
+def test_a_probe_is_free_where_the_depth_is_drafted_anyway() -> None:
+    drafting = nothing(8, COSTLY)._replace(depth=2)
+    assert affordable_probes(1, 2, drafting, 8, COSTLY, 0.0) == Probes(1, 2, 0.0)
+
+
+def test_probing_is_hopeless_where_even_accepted_drafts_would_not_pay() -> None:
+    # 128 requests on the CPU: 355 ms for 128 tokens, 2.5 ms for one more: 0.9 of a token each is what it must bring.
+    rate = nothing(128, CPU).rate
+    assert not hopeful(Probes(10, 1, 0.025), 0.85, rate)
+    assert hopeful(Probes(10, 1, 0.025), 0.95, rate)
+    # One request of 128 is not worth a costly draft for all, 128 of them are.
+    rate = nothing(128, COSTLY).rate
+    assert not hopeful(Probes(1, 1, 0.005), 0.95, rate)
+    assert hopeful(Probes(128, 1, 0.005), 0.95, rate)
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0, 1)), max_size=200))
+def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tuple[float, float]]) -> None:
+    allowance, total, spent = Allowance(0.0), 0.0, 0.0
+    for step_s, wish in steps:
+        if wish <= allowance.seconds:
+            allowance, spent = allowance.spent(wish), spent + wish
+        allowance = allowance.earned(step_s, SETTINGS)
+        total += step_s
+        assert allowance.seconds <= SETTINGS.saved_steps * step_s + 1e-12
+        assert spent <= SETTINGS.time_share * total + 1e-9

@@ -1,0 +1,144 @@
+"""The tiny model is what its checkpoint says, and its distributions are fit to be tested on."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from tests.support.tiny_llama import (
+    BOS_ID,
+    CHARACTERS,
+    DRAFT,
+    EOS_ID,
+    HEAD_SIZE,
+    HIDDEN,
+    MAX_LENGTH,
+    SPECIAL_TOKENS,
+    TARGET,
+    VOCABULARY,
+    Array,
+    TinyLlama,
+    tokenizer,
+    write_tiny_llama,
+)
+
+TEXT = "The lever: is it?\nYes"
+
+
+@cache
+def texts() -> list[list[int]]:
+    random = np.random.default_rng(0)
+    return [random.integers(len(SPECIAL_TOKENS), VOCABULARY, random.integers(8, 30)).tolist() for _ in range(100)]
+
+
+def distributions(model: TinyLlama, temperature: float) -> Array:
+    return np.array([model.distribution(text, temperature) for text in texts()])
+
+
+def total_variations(p: Array, q: Array) -> Array:
+    halves: Array = np.abs(p - q).sum(axis=1) / 2
+    return halves
+
+
+@pytest.mark.parametrize(("temperature", "least", "most"), [(0.5, 1.0, 2.5), (1.0, 2.5, 3.5)])
+def test_distributions_are_neither_flat_nor_peaked(temperature: float, least: float, most: float) -> None:
+    p = distributions(TARGET, temperature)
+    entropies = -(p * np.log(p)).sum(axis=1)
+    # In nats; all 64 tokens alike have 4.16, one certain token has 0.
+    assert least < entropies.mean() < most
+    assert p.max(axis=1).mean() < 0.6
+    # Few answers end early.
+    assert p[:, EOS_ID].mean() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("temperature", "sampled", "certain"),
+    # Acceptance of drafts that are sampled from the draft model, and of its most likely token.
+    [(0.5, (0.6, 0.75), (0.35, 0.5)), (1.0, (0.7, 0.85), (0.15, 0.25))],
+)
+def test_the_draft_is_accepted_often_and_not_always(
+    temperature: float, sampled: tuple[float, float], certain: tuple[float, float]
+) -> None:
+    p, q = distributions(TARGET, temperature), distributions(DRAFT, temperature)
+    assert sampled[0] < 1 - total_variations(p, q).mean() < sampled[1]
+    assert certain[0] < p[range(len(p)), q.argmax(axis=1)].mean() < certain[1]
+
+
+@pytest.mark.parametrize("place", [1, 2, 5, 8])
+def test_each_token_of_the_past_counts(place: int) -> None:
+    # A KV cache that kept a rejected draft, or lost an accepted one, shows in what comes after.
+    others = [[*text[:-place], (text[-place] + 7) % VOCABULARY, *text[len(text) - place + 1 :]] for text in texts()]
+    p = np.array([TARGET.distribution(text) for text in texts()])
+    q = np.array([TARGET.distribution(text) for text in others])
+    assert total_variations(p, q).mean() > 0.1
+
+
+def test_later_tokens_change_nothing_before_them() -> None:
+    whole = TARGET.logits(texts()[0])
+    assert whole.shape == (len(texts()[0]), VOCABULARY)
+    assert TARGET.logits(texts()[0][:5]) == pytest.approx(whole[:5], abs=1e-12)
+
+
+def test_temperature_sharpens_the_same_logits() -> None:
+    logits = TARGET.logits(texts()[0])[-1]
+    weights = np.exp(2 * logits)
+    assert TARGET.distribution(texts()[0], temperature=0.5) == pytest.approx(weights / weights.sum())
+
+
+def test_a_checkpoint_is_the_same_each_time_and_another_one_for_another_model(tmp_path: Path) -> None:
+    models = {"a": TinyLlama(), "b": TinyLlama(), "seed": TinyLlama(seed=1), "draft": DRAFT}
+    for name, model in models.items():
+        write_tiny_llama(tmp_path / name, model)
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in models}
+    assert weights["a"] == weights["b"]
+    assert len(set(weights.values())) == 3
+    with pytest.raises(FileExistsError):
+        write_tiny_llama(tmp_path / "a", TARGET)
+
+
+def test_a_checkpoint_holds_just_the_weights_of_the_model(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "m", TARGET)
+    stored = load_file(tmp_path / "m" / "model.safetensors")
+    assert stored.keys() == TARGET.weights.keys()
+    assert {str(array.dtype) for array in stored.values()} == {"float32"}
+    assert all((stored[name] == weights).all() for name, weights in TARGET.weights.items())
+    config = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
+    assert stored["lm_head.weight"].shape == (config["vocab_size"], config["hidden_size"]) == (VOCABULARY, HIDDEN)
+    assert config["num_attention_heads"] * config["head_dim"] == HIDDEN
+    assert HEAD_SIZE in (32, 64, 80, 96, 112, 128)  # of vLLM's CPU attention
+
+
+def test_the_tokenizer_has_a_token_for_each_character_and_gives_the_text_back(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "m", TARGET)
+    loaded = Tokenizer.from_file(str(tmp_path / "m" / "tokenizer.json"))
+    assert loaded.get_vocab_size() == VOCABULARY == 64
+    assert loaded.encode(CHARACTERS).ids == list(range(len(SPECIAL_TOKENS), VOCABULARY))
+    assert loaded.encode("a</s>é").ids == [len(SPECIAL_TOKENS), EOS_ID, 0]
+    ids = loaded.encode(TEXT).ids
+    assert loaded.decode(ids) == TEXT
+    stream = DecodeStream(skip_special_tokens=True)
+    assert [stream.step(loaded, token_id) for token_id in ids[:4]] == list("The ")
+
+
+def test_transformers_loads_the_checkpoint_and_computes_the_same_logits(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers: requirements/cpu.txt")
+    torch = pytest.importorskip("torch", reason="needs torch: requirements/cpu.txt")
+    write_tiny_llama(tmp_path / "m", DRAFT)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    assert (loaded.bos_token_id, loaded.eos_token_id, loaded.model_max_length) == (BOS_ID, EOS_ID, MAX_LENGTH)
+    chat = [{"role": "user", "content": "Hi there"}]
+    assert loaded.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) == "Hi there\n- "
+    ids = loaded(TEXT)["input_ids"]
+    assert ids == tokenizer().encode(TEXT).ids
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float64)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].numpy()
+    # Its rotary angles are float32.
+    assert DRAFT.logits(ids) == pytest.approx(logits, abs=1e-5)
