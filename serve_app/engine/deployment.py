@@ -26,6 +26,7 @@ from router.plan import NO_SPECULATION
 from router.request import Message
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
+from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.asgi_call import HttpCall, call_asgi
 from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, start_first
 from serve_app.engine.interface import Admitted, Engine, EngineError, EngineStartError, Finished, GenerationRequest
@@ -141,8 +142,10 @@ class EngineDeployment:
         return next((reason for reason in reasons if reason), None)
 
     async def _keep_reporting(self) -> None:
+        acceptance = AcceptanceMetrics(self._tier_name, self._config.speculation.drift, RaySink())
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
+            acceptance.publish(self._engine.families())
             await self._report_running()
 
     async def _report_running(self) -> None:

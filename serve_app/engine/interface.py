@@ -5,7 +5,7 @@ A stream is `Admitted`, then token steps, then exactly one of `Finished` and (ra
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -91,6 +91,14 @@ class EngineLoad:
     waiting: int
 
 
+@dataclass(slots=True)
+class FamilyCount:
+    """Draft tokens of one prompt family since the engine started."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
 class EngineError(Exception):
     """A request failed; `status` is the HTTP status it deserves if no response has begun."""
 
@@ -130,6 +138,10 @@ class Engine(Protocol):
 
     def load(self) -> EngineLoad:
         """How many requests are running and waiting in the engine."""
+        ...
+
+    def families(self) -> Mapping[str, FamilyCount]:
+        """Draft tokens since the start, by prompt family."""
         ...
 
     async def shutdown(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from serve_app.engine.interface import SpecStats
+from serve_app.engine.interface import FamilyCount, SpecStats
 from serve_app.speculation.decision import Reason
 
 RECORD_KEY: Final = "power_lever_step"
@@ -69,14 +69,6 @@ class EngineOutput(Protocol):
     request_id: str
     new_token_ids: list[int]
     kv_transfer_params: dict[str, Any] | None
-
-
-@dataclass(slots=True)
-class FamilyCount:
-    """Draft tokens of one prompt family since the engine started."""
-
-    drafted: int = 0
-    accepted: int = 0
 
 
 class SpecRecords:

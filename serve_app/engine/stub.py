@@ -16,7 +16,7 @@ import asyncio
 import os
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -34,6 +34,7 @@ from serve_app.engine.interface import (
     EngineError,
     EngineItem,
     EngineLoad,
+    FamilyCount,
     Finished,
     GenerationRequest,
     SpecStats,
@@ -97,6 +98,7 @@ class StubEngine:
     step: Step
     tokens_per_s: float
     _running: set[str] = field(default_factory=set)
+    _families: dict[str, FamilyCount] = field(default_factory=dict)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
@@ -130,7 +132,11 @@ class StubEngine:
             if until == todo.die:
                 os._exit(17)
             ended = todo.tokens is not None and total == todo.tokens
-            spec = SpecStats(steps, drafted, accepted)
+            reasons = {"asked": steps} if steps else {}
+            spec = SpecStats(steps, drafted, accepted, reasons)
+            count = self._families.setdefault(request.family, FamilyCount())
+            count.drafted += drafted
+            count.accepted += accepted
             yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, spec)
         finally:
             self._running.discard(request.request_id)
@@ -210,6 +216,10 @@ class StubEngine:
     def load(self) -> EngineLoad:
         """Streams under way; a stub queues nothing."""
         return EngineLoad(running=len(self._running), waiting=0)
+
+    def families(self) -> Mapping[str, FamilyCount]:
+        """See `Engine.families`."""
+        return self._families
 
     async def shutdown(self) -> None:
         """Nothing to stop."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from serve_app.engine.interface import (
     EngineItem,
     EngineLoad,
     EngineStartError,
+    FamilyCount,
     Finished,
     GenerationRequest,
     SpecStats,
@@ -258,6 +259,10 @@ class VllmEngine:
         unfinished = self._engine.output_processor.get_num_unfinished_requests()
         running = min(unfinished, sum(counter.running for counter in self._counters))
         return EngineLoad(running, unfinished - running)
+
+    def families(self) -> Mapping[str, FamilyCount]:
+        """See `Engine.families`."""
+        return self._records.families
 
     async def shutdown(self) -> None:
         """See `Engine.shutdown`."""

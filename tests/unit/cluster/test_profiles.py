@@ -32,10 +32,16 @@ def test_local_and_gpu_are_shipped_and_valid() -> None:
 def test_the_local_profile_needs_no_gpu_no_hub_and_keeps_only_eco_warm() -> None:
     profile = load_profile("local")
     assert {tier.gpu for tier in profile.tiers.values()} == {None}
-    assert {model.source for model in profile.models.values()} == {"bundled"}
+    assert {model.source for model in profile.models.values()} == {"bundled", "early_exit"}
     assert [name for name, tier in profile.tiers.items() if tier.replicas.min] == ["eco"]
     # Four engines live on two cores: what they reserve must leave room for the ingress and the pool view.
     assert sum(tier.cpus * tier.replicas.max for tier in profile.tiers.values()) <= 1
+
+
+def test_the_local_profile_drafts_with_n_grams_on_two_tiers_and_with_a_model_on_one() -> None:
+    chains = {name: tier.chain[0].speculation for name, tier in load_profile("local").tiers.items()}
+    methods = {name: speculation.method if speculation else None for name, speculation in chains.items()}
+    assert methods == {"eco": "ngram", "balanced": "ngram", "performance": "draft_model", "ultra": None}
 
 
 def test_the_gpu_profile_has_the_designs_hardware_and_scales_from_zero() -> None:

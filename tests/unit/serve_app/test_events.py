@@ -77,7 +77,8 @@ def test_config_names_the_step_that_the_tier_fell_back_to() -> None:
 
 
 def test_metrics_are_what_a_hand_computes() -> None:
-    finished = Finished("stop", 12, 46, queue_ms=100, spec=SpecStats(steps=10, draft_tokens=40, accepted_tokens=30))
+    spec = SpecStats(steps=10, draft_tokens=40, accepted_tokens=30, reasons={"auto": 16})
+    finished = Finished("stop", 12, 46, queue_ms=100, spec=spec)
     data = metrics_data(
         manual(10),
         CONFIG,
@@ -106,6 +107,8 @@ def test_metrics_are_what_a_hand_computes() -> None:
             "accepted_tokens": 30,
             "acceptance_rate": 0.75,
             "mean_acceptance_length": 4.0,
+            "steps_by_reason": {"auto": 16},
+            "stopped_by_tau": False,
         },
         "energy": {"wh": pytest.approx(wh), "source": "modelled"},
         "water_l": pytest.approx(wh / 1000 * 1.8),

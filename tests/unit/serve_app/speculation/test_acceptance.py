@@ -137,7 +137,7 @@ def test_a_family_learns_how_bursty_its_text_is(text: str, low: float, high: flo
     estimator = AcceptanceEstimator(K_MAX, settings)
     family = FamilyState(Family.new("x", K_MAX, settings), Family.new("x", K_MAX, settings).profile(settings))
     evidence = no_evidence(0)
-    for step in range(1, 2000):
+    for step in range(1, 1500):
         likely = 0.5 if text == "steady" else (0.95 if step // 40 % 2 else 0.05)
         accepted = next((n for n in range(2) if rng.random() >= likely), 2)
         belief = estimator.belief(evidence, family.profile, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.speculation.allocation import Allocation
@@ -53,6 +53,7 @@ def test_probing_is_hopeless_where_even_accepted_drafts_would_not_pay() -> None:
     assert hopeful(Probes(128, 1, 0.005), 0.95, rate)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0, 1)), max_size=200))
 def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tuple[float, float]]) -> None:
     allowance, total, spent = Allowance(0.0), 0.0, 0.0

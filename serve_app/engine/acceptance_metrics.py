@@ -1,0 +1,116 @@
+"""Acceptance per tier and prompt family as Ray metrics, with the drift signal that an alert can use.
+
+power_lever_draft_tokens_total{tier, family}            draft tokens verified
+power_lever_accepted_draft_tokens_total{tier, family}   those that were accepted
+power_lever_acceptance_rate{tier, family}               of the recent window (0-1)
+power_lever_acceptance_drift{tier, family}              1: it has fallen against the reference, else 0
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ray.util import metrics
+
+from serve_app.engine.interface import FamilyCount
+from serve_app.speculation.drift import Drift, DriftWatch
+from serve_app.speculation.settings import DriftSettings
+
+logger = logging.getLogger("ray.serve")
+_TAGS = ("tier", "family")
+
+
+class Sink(Protocol):
+    """Where figures go."""
+
+    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+        """Add to a counter."""
+        ...
+
+    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+        """Set a gauge."""
+        ...
+
+
+class RaySink:
+    """Ray's metrics: on the nodes' Prometheus endpoints."""
+
+    def __init__(self) -> None:
+        self._counters = {
+            name: metrics.Counter(name, description=description, tag_keys=_TAGS)
+            for name, description in (
+                ("power_lever_draft_tokens_total", "Draft tokens verified."),
+                ("power_lever_accepted_draft_tokens_total", "Draft tokens accepted."),
+            )
+        }
+        self._gauges = {
+            name: metrics.Gauge(name, description=description, tag_keys=_TAGS)
+            for name, description in (
+                ("power_lever_acceptance_rate", "Acceptance rate of the recent draft tokens (0-1)."),
+                ("power_lever_acceptance_drift", "1 where acceptance has fallen against the reference."),
+            )
+        }
+
+    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+        """See `Sink`."""
+        self._counters[name].inc(amount, tags=dict(tags))
+
+    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+        """See `Sink`."""
+        self._gauges[name].set(value, tags=dict(tags))
+
+
+@dataclass(slots=True)
+class AcceptanceMetrics:
+    """Publishes one replica's totals, as often as it is told them.
+
+    Args:
+        tier: its tier.
+        settings: when a fall is an alarm.
+        sink: where the figures go.
+    """
+
+    tier: str
+    settings: DriftSettings
+    sink: Sink
+    _told: dict[str, FamilyCount] = field(default_factory=dict)
+    _watches: dict[str, DriftWatch] = field(default_factory=dict)
+    _alerts: set[str] = field(default_factory=set)
+
+    def publish(self, families: Mapping[str, FamilyCount]) -> None:
+        """The totals since the engine started, by prompt family."""
+        for family, now in families.items():
+            before = self._told.get(family, FamilyCount())
+            if now != before:
+                self._told[family] = FamilyCount(now.drafted, now.accepted)
+                self._publish(family, now.drafted - before.drafted, now.accepted - before.accepted)
+
+    def _publish(self, family: str, drafted: int, accepted: int) -> None:
+        watch = self._watches.get(family, DriftWatch()).after(drafted, accepted, self.settings)
+        self._watches[family] = watch
+        drift = watch.drift(self.settings)
+        tags = {"tier": self.tier, "family": family}
+        # Ray refuses to count nothing.
+        for name, amount in (
+            ("power_lever_draft_tokens_total", drafted),
+            ("power_lever_accepted_draft_tokens_total", accepted),
+        ):
+            if amount:
+                self.sink.count(name, amount, tags)
+        self.sink.set("power_lever_acceptance_rate", drift.recent, tags)
+        self.sink.set("power_lever_acceptance_drift", float(drift.alert), tags)
+        self._log(family, drift)
+
+    def _log(self, family: str, drift: Drift) -> None:
+        """Once when an alarm begins, once when it ends."""
+        if drift.alert == (family in self._alerts):
+            return
+        self._alerts ^= {family}
+        said = "has fallen" if drift.alert else "is back"
+        logger.warning(
+            "tier %s: acceptance of %s drafts %s: %.2f, reference %.2f (z %.1f)",
+            *(self.tier, family, said, drift.recent, drift.reference, drift.z),
+        )
