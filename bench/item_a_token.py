@@ -20,7 +20,7 @@ from router.plan import NO_SPECULATION
 from router.request import InferenceRequest
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stub import StubEngine
-from serve_app.events import token_events
+from serve_app.events import event, token_events
 
 _MANY = 2048
 
@@ -32,11 +32,12 @@ class Engine:
         self._engine = StubEngine(load_profile("local").step("eco", None), tokens_per_s=0.0)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[bytes, None]:
-        """Token events."""
+        """Token events, and the terminal one."""
         async for item in self._engine.generate(request):
             if isinstance(item, list):
                 for token in item:
                     yield token_events([token])
+        yield event("done", {})
 
 
 class Front:

@@ -83,6 +83,7 @@ def profile_file(tmp_path: Path) -> Callable[[dict[str, dict[str, Any]]], str]:
         for tier in raw["tiers"].values():
             for step in tier["chain"]:
                 step["target"] = next(iter(models))
+                step.pop("speculation", None)  # it may name a draft
         path = tmp_path / "profile.yaml"
         path.write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
         return str(path)
