@@ -67,7 +67,7 @@ def check_interface(version: str, scheduler: type) -> None:
 class _StepUnderWay(NamedTuple):
     """A step that is scheduled and not done."""
 
-    output_id: int
+    output: SchedulerOutput
     began_s: float
     """Monotonic clock when scheduling began, s."""
     reasons: dict[str, Reason]
@@ -86,6 +86,8 @@ class DepthScheduler(AsyncScheduler):
         self._controller = DepthController(self.num_spec_tokens, settings)
         self._decisions: dict[str, Decision] = {}
         self._families: dict[str, str] = {}
+        # Requests that have ended; forgotten when the records of the step that ended them are written.
+        self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         # Oldest first; at most two with asynchronous scheduling.
         self._under_way: deque[_StepUnderWay] = deque(maxlen=8)
@@ -119,7 +121,7 @@ class DepthScheduler(AsyncScheduler):
         reasons = {
             key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
         }
-        self._under_way.append(_StepUnderWay(id(scheduler_output), self._began_s, reasons))
+        self._under_way.append(_StepUnderWay(scheduler_output, self._began_s, reasons))
         super()._update_after_schedule(scheduler_output)
         decoding: list[str] = []
         prefill_tokens = 0
@@ -161,8 +163,10 @@ class DepthScheduler(AsyncScheduler):
                 reason = step.reasons.get(output.request_id, "")
                 record = StepRecord(drafted, accepted, reason, self._families.get(output.request_id, ""))
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
-                if output.finish_reason is not None:
-                    self._forget(output.request_id)
+        for request_id in self._freed:
+            self._decisions.pop(request_id, None)
+            self._families.pop(request_id, None)
+        self._freed.clear()
         self._controller.observe(
             StepResult(
                 seconds,
@@ -175,15 +179,12 @@ class DepthScheduler(AsyncScheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._controller.remove(request.request_id)
+        self._freed.append(request.request_id)
         return super()._free_request(request, *args, **kwargs)
-
-    def _forget(self, request_id: str) -> None:
-        self._decisions.pop(request_id, None)
-        self._families.pop(request_id, None)
 
     def _step_done(self, scheduler_output: SchedulerOutput) -> _StepUnderWay:
         """The step of this output; steps are done in the order in which they were scheduled."""
-        while (step := self._under_way.popleft()).output_id != id(scheduler_output):
+        while (step := self._under_way.popleft()).output is not scheduler_output:
             pass
         return step
 
