@@ -17,14 +17,12 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 import vllm
-from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from serve_app.engine.cpu_sampling import repair_draft_sampling
 from serve_app.engine.spec_record import RECORD_KEY, StepRecord
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.decision import Decision, Reason
@@ -94,8 +92,6 @@ class DepthScheduler(AsyncScheduler):
         self._began_s = self._updated_s = 0.0
         # Without a lookup vLLM pads a request's first decode step with k_max drafts that cannot be right.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
-        if current_platform.is_cpu():
-            repair_draft_sampling()
 
     def add_request(self, request: Request) -> None:
         """See vLLM; the wish is in the sampling parameters' extra arguments."""

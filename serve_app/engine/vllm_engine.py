@@ -90,6 +90,8 @@ def engine_args(
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
         **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
     }
+    if tier.gpu is None:
+        arguments.setdefault("worker_cls", "serve_app.engine.cpu_worker.MendedCpuWorker")
     if speculation:
         default = SpeculationWish(k=speculation.k, tau=speculation.tau)
         controller = {"settings": settings.model_dump(mode="json"), "default": default.to_dict()}

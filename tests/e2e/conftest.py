@@ -1,4 +1,7 @@
-"""One server on real vLLM engines (CPU build) for all e2e tests: a cold start costs most of a minute."""
+"""One server on real vLLM engines (CPU build) for most e2e tests: a cold start costs most of a minute.
+
+The tests of speculation have engines of their own, without a server (`tests/support/engine_process.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,19 @@ import pytest
 from bench.client import HOST
 from bench.servers import Server, running
 from cluster.weights import missing_reason, models_dir
+from cluster.weights.folder import model_path
 from tests.support.api import Api
 from tests.support.e2e_app import MODEL, e2e_application
 
-# Cold starts come first, so that the tests after them find every tier warm; the test that kills an engine comes last.
-FIRST = ("test_bundled_weights", "test_fallback", "test_inference")
+# Engines without the server come before it, so that the cores are theirs. Then cold starts, so that the tests after
+# them find every tier warm; the test that kills an engine comes last.
+FIRST = (
+    "test_speculation_engine",
+    "test_speculation_sampling",
+    "test_bundled_weights",
+    "test_fallback",
+    "test_inference",
+)
 LAST = "test_health"
 
 
@@ -34,12 +45,23 @@ def _place(file: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """Both applications behind one Serve, eco of the shipped one warm."""
+def vllm_installed() -> None:
+    """Skips where there is no vLLM."""
     if find_spec("vllm") is None:  # not imported here: that takes ten seconds
         pytest.skip("needs vLLM: pip install --no-deps -r requirements/cpu.txt")
+
+
+@pytest.fixture(scope="session")
+def bundled_model(vllm_installed: None) -> Path:
+    """The bundled model's folder."""
     if reason := missing_reason(models_dir({}), MODEL):
         pytest.skip(reason)
+    return model_path(models_dir({}), MODEL)
+
+
+@pytest.fixture(scope="session")
+def server(bundled_model: Path) -> Iterator[Server]:
+    """Both applications behind one Serve, eco of the shipped one warm."""
     server = e2e_application()
     with running(server, timeout_s=300):
         yield server

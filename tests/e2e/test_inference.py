@@ -96,7 +96,8 @@ CUT_AFTER_WHOLE_STEP = 21
 
 
 def test_drafts_are_accepted_when_text_is_copied(api: Api) -> None:
-    answer = api.infer(prompt=COPY, temperature=0, max_tokens=CUT_AFTER_WHOLE_STEP, **WARM)
+    spec_wish = {"k": 5, "tau": 0}
+    answer = api.infer(prompt=COPY, temperature=0, max_tokens=CUT_AFTER_WHOLE_STEP, spec=spec_wish, **WARM)
 
     metrics, tokens = answer.one("metrics"), answer.all("token")
     spec = metrics["spec"]

@@ -1,0 +1,140 @@
+"""One real engine that answers batches of requests from standard input: the process behind `engine_process.py`.
+
+    python -m tests.support.engine_driver CONFIG
+
+Each line of standard input is a JSON list of requests, which are asked at the same time; each line of standard output
+is what came of one list. Standard output is kept for that: what vLLM writes there goes to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from prometheus_client import REGISTRY
+from vllm.v1.engine import EngineCoreOutput
+
+from router.plan import spec_plan
+from router.request import Message, SpecWish
+from router.tiers import Step, Tier
+from serve_app.engine.interface import Finished, GenerationRequest
+from serve_app.engine.spec_record import RequestRecord, SpecRecords
+from serve_app.engine.vllm_engine import VllmEngine, start_vllm
+from serve_app.speculation.settings import SpeculationSettings
+
+Json = dict[str, Any]
+
+
+class Witness:
+    """Keeps, by request, our own record of its steps and the one that vLLM's engine core made."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self.ours: dict[str, RequestRecord] = {}
+        self.core: dict[str, Any] = {}
+        self._keep_ours(engine._records)
+        self._keep_core(engine._engine.output_processor)
+
+    def _keep_ours(self, records: SpecRecords) -> None:
+        of = records.of
+
+        def keep(collector: Hashable) -> RequestRecord:
+            record = of(collector)
+            self.ours[_asked(collector.request_id)] = record  # type: ignore[attr-defined]
+            return record
+
+        records.of = keep  # type: ignore[method-assign]
+
+    def _keep_core(self, processor: Any) -> None:
+        process = processor.process_outputs
+
+        def keep(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+            for output in outputs:
+                if output.spec_decode_metrics is not None:
+                    self.core[_asked(output.request_id)] = output.spec_decode_metrics
+            return process(outputs, *args, **kwargs)
+
+        processor.process_outputs = keep
+
+    def take(self, request_id: str) -> Json:
+        """Both records of a request that is done; the core's is None where its own end was not the answer's."""
+        ours, core = self.ours.pop(request_id), self.core.pop(request_id, None)
+        return {
+            "steps": [(step.drafted, step.accepted, step.reason) for step in ours.steps],
+            "core_steps": core and list(zip(core.per_step_drafted, core.per_step_accepted, strict=True)),
+        }
+
+
+def _asked(internal_id: str) -> str:
+    """vLLM appends random characters to the id that it is given."""
+    return internal_id.rsplit("-", 1)[0]
+
+
+async def answer(engine: VllmEngine, step: Step, witness: Witness, request_id: str, ask: Json) -> Json:
+    request = GenerationRequest(
+        request_id=request_id,
+        messages=(Message(role="user", content=ask["prompt"]),),
+        max_tokens=ask["max_tokens"],
+        max_tokens_is_wish=True,
+        temperature=ask["temperature"],
+        top_p=1.0,
+        seed=ask["seed"],
+        stop=tuple(ask["stop"]),
+        logprobs=False,
+        spec=spec_plan(step.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
+        family=ask["family"],
+    )
+    reply: Json = {"token_ids": [], "accepted": [], "text": "", "items": 0}
+    async for item in engine.generate(request):
+        if isinstance(item, list):
+            reply["items"] += 1
+            reply["token_ids"] += [token.token_id for token in item]
+            reply["accepted"] += [token.spec_accepted for token in item]
+            reply["text"] += "".join(token.text for token in item)
+        elif isinstance(item, Finished):
+            reply["finish_reason"] = item.finish_reason
+            reply["prompt_tokens"] = item.prompt_tokens
+            reply["draft_tokens"] = item.spec.draft_tokens
+            reply["accepted_tokens"] = item.spec.accepted_tokens
+            reply["reasons"] = item.spec.reasons
+            reply["stopped_by_tau"] = item.spec.stopped_by_tau
+        if ask["pause_s"]:
+            await asyncio.sleep(ask["pause_s"])
+    return reply | witness.take(request_id)
+
+
+def preemptions() -> int:
+    """Of all requests so far, by vLLM's own counter."""
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    return int(sum(sample.value for sample in samples if sample.name == "vllm:num_preemptions_total"))
+
+
+async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
+    tier, step = Tier.model_validate(config["tier"]), Step.model_validate(config["step"])
+    settings = SpeculationSettings.model_validate(config["settings"])
+    paths = {name: Path(path) for name, path in config["models"].items()}
+    engine = await asyncio.to_thread(start_vllm, "eco", tier, step, settings, paths.__getitem__)
+    witness = Witness(engine)
+    asked = 0
+    try:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            asks = json.loads(line)
+            before = preemptions()
+            given = await asyncio.gather(
+                *(answer(engine, step, witness, f"r{asked + number}", ask) for number, ask in enumerate(asks))
+            )
+            asked += len(asks)
+            replies.write(json.dumps({"replies": given, "preemptions": preemptions() - before}) + "\n")
+            replies.flush()
+    finally:
+        await engine.shutdown()
+
+
+if __name__ == "__main__":
+    own_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    asyncio.run(serve(json.loads(sys.argv[1]), own_output))

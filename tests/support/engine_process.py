@@ -1,0 +1,197 @@
+"""One real engine in a process of its own, asked without any server: the replica's `VllmEngine` on CPU.
+
+    with engine_process(step, tier, models, log) as engine:
+        batch = engine.ask([Ask("What is the capital of France?", k=2)])
+
+The library that vLLM's CPU build wants loaded before anything else is given to a process when it starts, so the engine
+cannot live in pytest's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from threading import Timer
+from typing import Any, Literal
+
+from cluster.cpu_engine import cpu_environment
+from router.tiers import Step, Tier
+from serve_app.speculation.settings import SpeculationSettings
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request."""
+
+    prompt: str
+    k: int | Literal["auto"] = "auto"
+    tau: float = 0.0
+    max_tokens: int = 32
+    temperature: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    family: str = "general_reasoning"
+    pause_s: float = 0.0
+    """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """One engine step of a request, as our own record has it."""
+
+    drafted: int
+    accepted: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of one request."""
+
+    token_ids: list[int]
+    accepted: list[bool]
+    """`spec_accepted` of each token."""
+    text: str
+    items: int
+    """How many pieces the tokens came in; fewer than steps where the client was slow."""
+    finish_reason: str
+    prompt_tokens: int
+    draft_tokens: int
+    accepted_tokens: int
+    reasons: dict[str, int]
+    stopped_by_tau: bool
+    steps: list[StepTaken]
+    core_steps: list[tuple[int, int]] | None
+    """(drafted, accepted) of each verification as vLLM's engine core recorded it; None: it did not end the answer."""
+
+    @property
+    def verifications(self) -> list[tuple[int, int]]:
+        """`core_steps` by our own record."""
+        return [(step.drafted, step.accepted) for step in self.steps if step.drafted]
+
+    @property
+    def depths(self) -> set[int]:
+        """Draft tokens verified in a step."""
+        return {step.drafted for step in self.steps}
+
+    @property
+    def flags_of_steps(self) -> list[bool]:
+        """What `accepted` must be: of each step its accepted drafts, then the target's own token, cut at the end."""
+        flags = [position < step.accepted for step in self.steps for position in range(step.accepted + 1)]
+        return flags[: len(self.token_ids)]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reply:
+        core = data["core_steps"]
+        parsed = {
+            "steps": [StepTaken(*step) for step in data["steps"]],
+            "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
+        }
+        return cls(**{field.name: {**data, **parsed}[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What came of requests that were asked together, in the order of the asks."""
+
+    replies: list[Reply]
+    preemptions: int
+    """Times that the engine took a request's memory away while this batch was under way."""
+
+    @property
+    def token_ids(self) -> list[list[int]]:
+        return [reply.token_ids for reply in self.replies]
+
+
+class EngineProcess:
+    """A started engine."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def ask(self, asks: Sequence[Ask], timeout_s: float = 120) -> Batch:
+        """Ask all of them at once.
+
+        Raises:
+            AssertionError: the process has ended, or was ended after `timeout_s`; with the end of its log.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        limit = Timer(timeout_s, self._process.kill)
+        limit.start()
+        try:
+            self._process.stdin.write(json.dumps([asdict(ask) for ask in asks]) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            limit.cancel()
+        assert line, f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}"
+        data = json.loads(line)
+        return Batch([Reply.from_json(reply) for reply in data["replies"]], data["preemptions"])
+
+    def end(self) -> None:
+        """Have it end, without waiting for that: several engines can end together."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone already
+            self._process.stdin.close()  # it ends at the end of its input
+
+    def ask_alone(self, asks: Sequence[Ask]) -> Batch:
+        """Ask one after the other."""
+        batches = [self.ask([ask]) for ask in asks]
+        return Batch([batch.replies[0] for batch in batches], sum(batch.preemptions for batch in batches))
+
+
+@contextmanager
+def engine_process(
+    step: Step, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
+) -> Iterator[EngineProcess]:
+    """Start the engine of a step; it has started when the first batch is answered, and ends with the block.
+
+    Args:
+        step: which engine.
+        tier: its hardware.
+        models: folder of each model that the step names.
+        log: file for what it writes.
+        settings: of the speculation controller.
+    """
+    config = {
+        "tier": tier.model_dump(mode="json"),
+        "step": step.model_dump(mode="json"),
+        "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
+        "models": {name: str(path) for name, path in models.items()},
+    }
+    environment = os.environ | cpu_environment(Path(sys.prefix)) | {"PYTHONPATH": str(_REPOSITORY)}
+    command = [sys.executable, "-m", "tests.support.engine_driver", json.dumps(config)]
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            cwd=_REPOSITORY,
+            env=environment,
+        )
+    engine = EngineProcess(process, log)
+    try:
+        yield engine
+    finally:
+        assert process.stdout is not None
+        engine.end()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
