@@ -40,6 +40,16 @@ def overloaded(message: str, retry_after_s: int) -> ApiError:
     return ApiError("overloaded", message, status=503, retryable=True, retry_after_s=retry_after_s)
 
 
+def raise_if_late(waited_s: float, limit_s: float) -> None:
+    """A request that has taken longer than it may.
+
+    Raises:
+        ApiError: 504.
+    """
+    if waited_s > limit_s:
+        raise ApiError("timeout", f"no end after {limit_s:g} s", status=504, retryable=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An error that an engine replica sends as the last item of a stream: data, since exceptions lose their type on

@@ -12,7 +12,7 @@ from router.request import InferenceRequest
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
-from serve_app.errors import ApiError, Failure, error_data
+from serve_app.errors import ApiError, Failure, error_data, raise_if_late
 from serve_app.events import PING, config_data, event, metrics_data
 from serve_app.inbox import Inbox, Tick
 from serve_app.pool_view import PoolView
@@ -166,9 +166,7 @@ class InferenceStream:
         self._admitted_s = time.monotonic()
 
     def _give_up_if_late(self) -> None:
-        if time.monotonic() - self.arrived_s > self.config.limits.request_timeout_s:
-            limit = self.config.limits.request_timeout_s
-            raise ApiError("timeout", f"no end after {limit:g} s", status=504, retryable=True)
+        raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)
 
     def _give_up_if_hopeless(self) -> None:
         self._give_up_if_late()

@@ -25,7 +25,7 @@ from router.tiers import TIER_NAMES, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.interface import speculation_wish
-from serve_app.errors import ApiError, bad_request, error_data
+from serve_app.errors import ApiError, bad_request, error_data, raise_if_late
 from serve_app.events import PING, SSE_HEADERS
 from serve_app.inbox import TICK, Inbox
 from serve_app.pool_view import PoolView
@@ -220,6 +220,4 @@ class OpenAIExchange:
         self._give_up_if_late()
 
     def _give_up_if_late(self) -> None:
-        limit = self.config.limits.request_timeout_s
-        if time.monotonic() - self._arrived_s > limit:
-            raise ApiError("timeout", f"no end after {limit:g} s", status=504, retryable=True)
+        raise_if_late(time.monotonic() - self._arrived_s, self.config.limits.request_timeout_s)

@@ -23,6 +23,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
+from serve_app.engine.known_vllm import check_interface
 from serve_app.engine.spec_record import RECORD_KEY, StepRecord
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.decision import Decision, Reason
@@ -33,33 +34,6 @@ logger = logging.getLogger(__name__)
 
 CONFIG_KEY: Final = "power_lever_speculation"
 """Where the controller's `settings` and the tier's `default` wish are in vLLM's `additional_config`."""
-_KNOWN: Final = ("0.32.",)
-_NEEDED: Final = (
-    "add_request",
-    "update_from_output",
-    "update_draft_token_ids",
-    "_update_after_schedule",
-    "_free_request",
-)
-
-
-class UnknownVllmError(RuntimeError):
-    """This vLLM's scheduler is not one that the adapter was written for."""
-
-
-def check_interface(version: str, scheduler: type) -> None:
-    """The scheduler's methods are private to vLLM and change between releases: better no engine than wrong depths.
-
-    Raises:
-        UnknownVllmError: naming the versions and what is missing.
-    """
-    missing = [name for name in _NEEDED if not hasattr(scheduler, name)]
-    if missing or not version.startswith(_KNOWN):
-        known = ", ".join(prefix + "x" for prefix in _KNOWN)
-        raise UnknownVllmError(
-            f"per-request speculation is written for vLLM {known}, this is {version}"
-            + (f"; its scheduler lacks {', '.join(missing)}" if missing else "")
-        )
 
 
 class _StepUnderWay(NamedTuple):
