@@ -146,7 +146,7 @@ class OpenAIExchange:
             ApiError: the tier cannot serve the request.
         """
         try:
-            start = await self._start(give_way=self.streaming)
+            start = await self._start(self.config.relay.status_every_s, give_way=self.streaming)
             if start is None:
                 return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"), self.inbox.aclose)
             headers = [pair for pair in start.headers if pair[0].lower() not in _HOP_HEADERS]
@@ -163,11 +163,10 @@ class OpenAIExchange:
             headers |= SSE_HEADERS
         return headers | ({"content-type": media_type} if media_type else {})
 
-    async def _start(self, give_way: bool) -> ResponseStart | None:
+    async def _start(self, wait_s: float, give_way: bool) -> ResponseStart | None:
         """The response's start; None when it may `give_way` to pings and has not come in time."""
-        relay = self.config.relay
         while True:
-            item = await self.inbox.get(min(relay.ping_every_s, relay.status_every_s))
+            item = await self.inbox.get(wait_s)
             if isinstance(item, ResponseStart):
                 return item
             if item is not TICK:
@@ -194,11 +193,12 @@ class OpenAIExchange:
 
     async def _late_stream(self) -> AsyncIterator[bytes]:
         """A 200 was sent before the engine answered: what it then says goes into the stream, an error too."""
+        relay = self.config.relay
         try:
             yield PING
             start = None
             while start is None:
-                start = await self._start(give_way=True)
+                start = await self._start(min(relay.ping_every_s, relay.status_every_s), give_way=True)
                 yield PING
             if start.status == 200:
                 async for piece in self._body():

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
+from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import ResponseStart
 from serve_app.errors import ApiError, overloaded
 from serve_app.events import PING
@@ -178,12 +179,14 @@ def test_a_wrong_spec_in_an_openai_body_is_a_422_that_names_it(spec: Any, proble
 class Exchange:
     """One request to the eco tier with a scripted replica, and the client that takes the response."""
 
-    def __init__(self, items: Items, streaming: bool, state: TierState | None = None) -> None:
+    def __init__(
+        self, items: Items, streaming: bool, state: TierState | None = None, config: AppConfig = CONFIG
+    ) -> None:
         self.script: Script[ResponseStart | bytes] = Script(items)
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
         inbox = ReadAhead(self.script.stream())
-        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, CONFIG, self.pool, _arrived_s=arrived_s)
+        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, config, self.pool, _arrived_s=arrived_s)
         self.client = Client()
 
     async def run(self) -> Client:
@@ -230,6 +233,14 @@ async def test_a_stream_that_must_wait_begins_with_pings() -> None:
     times = [time - began for time in client.times_s]
     assert times[0] == pytest.approx(2)
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 2.001
+
+
+async def test_frequent_pings_do_not_make_a_stream_begin_before_its_engine_could_refuse() -> None:
+    # A proxy wants pings often; a refusal that comes within the two seconds must stay an HTTP status all the same.
+    config = app_config(relay={"status_every_s": 2, "ping_every_s": 0.4})
+    refused = ResponseStart(400, [(b"content-type", b"application/json")])
+    client = await Exchange([Wait(1.5), refused, b"{}"], streaming=True, config=config).run()
+    assert (client.status, client.body) == (400, b"{}")
 
 
 async def test_an_answer_that_is_not_streamed_is_waited_for() -> None:
