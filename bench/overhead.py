@@ -6,6 +6,8 @@ same prompts: the three give the same answers. One server is measured at a time.
 (SIGSTOP), as an idle vLLM takes a fifth of a core: of bare vLLM everything, of ours the engine's processes, as Ray must
 go on. What CPU the rest still takes is in the JSON as `idle_server_cpu_share` (of one core).
 
+HAProxy stands in front of ours, as with `make serve HAPROXY=1`.
+
     python -m bench.overhead [--quick] [--json FILE]
 
 Starting two engines takes one to three minutes on two cores and is not part of what `--quick` bounds.
@@ -186,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "models_dir": str(models),
         "tiers": {TIER: {"chain": [step.model_dump()], "replicas": {"min": 1, "max": 1}}},
     }
-    app = application({"/": arguments})
+    app = application({"/": arguments}, haproxy=True)
     with running(app, bare):
         cells = measure(plan, bare, app)
         openmp = {server.name: openmp_libraries(server.processes()) for server in (bare, app)}

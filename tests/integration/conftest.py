@@ -33,7 +33,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     """All applications behind one Serve."""
     stubs = {"profile": "local", "inference_mode": "mock"}
