@@ -16,9 +16,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from cluster.profiles import load_profile
-from router.plan import NO_SPECULATION
 from router.request import InferenceRequest
-from serve_app.engine.interface import GenerationRequest
+from serve_app.engine.interface import GenerationRequest, plain_request
 from serve_app.engine.stub import StubEngine
 from serve_app.events import event, token_events
 
@@ -49,18 +48,7 @@ class Front:
     async def __call__(self, http: Request) -> StreamingResponse:
         """`POST` of a prompt and max_tokens, as `/api/inference` takes them."""
         wish = InferenceRequest.model_validate_json(await http.body())
-        asked = GenerationRequest(
-            request_id=uuid.uuid4().hex,
-            messages=wish.chat(),
-            max_tokens=wish.max_tokens or 64,
-            max_tokens_is_wish=False,
-            temperature=0.0,
-            top_p=1.0,
-            seed=None,
-            stop=(),
-            logprobs=False,
-            spec=NO_SPECULATION,
-        )
+        asked = plain_request(uuid.uuid4().hex, wish.chat(), wish.max_tokens or 64)
         return StreamingResponse(self._engine.generate.remote(asked), media_type="text/event-stream")
 
 

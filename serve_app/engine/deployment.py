@@ -22,14 +22,21 @@ from starlette.types import ASGIApp
 
 from cluster.gpu_pool import REPORT_EVERY_S, ReplicaReport
 from cluster.weights import missing_reason, model_path
-from router.plan import NO_SPECULATION
 from router.request import Message
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.asgi_call import HttpCall, call_asgi
 from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, start_first
-from serve_app.engine.interface import Admitted, Engine, EngineError, EngineStartError, Finished, GenerationRequest
+from serve_app.engine.interface import (
+    Admitted,
+    Engine,
+    EngineError,
+    EngineStartError,
+    Finished,
+    GenerationRequest,
+    plain_request,
+)
 from serve_app.engine.stub import StubEngine
 from serve_app.errors import Failure
 from serve_app.events import token_events
@@ -107,8 +114,7 @@ class EngineDeployment:
     async def _warm_up(self) -> None:
         """One short answer before the first client: an engine's first steps compile and allocate for seconds."""
         hello = (Message(role="user", content="one two three one two three"),)
-        request = GenerationRequest("warm-up", hello, 8, False, 0.0, 1.0, None, (), False, NO_SPECULATION)
-        async for _ in self._engine.generate(request):
+        async for _ in self._engine.generate(plain_request("warm-up", hello, 8)):
             pass
 
     def _start_engine(self, loop: asyncio.AbstractEventLoop) -> Started[Engine]:

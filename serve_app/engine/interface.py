@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from starlette.types import ASGIApp
 
-from router.plan import SpecPlan
+from router.plan import NO_SPECULATION, SpecPlan
 from router.request import Message
 from serve_app.speculation.wish import SpeculationWish
 
@@ -44,6 +44,22 @@ class GenerationRequest:
     spec: SpecPlan
     family: str = "general_reasoning"
     """The prompt's category: requests of one family are expected to be drafted alike."""
+
+
+def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: int) -> GenerationRequest:
+    """A greedy request without drafts or anything else to ask for."""
+    return GenerationRequest(
+        request_id=request_id,
+        messages=messages,
+        max_tokens=max_tokens,
+        max_tokens_is_wish=False,
+        temperature=0.0,
+        top_p=1.0,
+        seed=None,
+        stop=(),
+        logprobs=False,
+        spec=NO_SPECULATION,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from router.plan import NO_SPECULATION, SpecPlan
+from router.plan import SpecPlan
 from router.request import Message
 from router.tiers import Step
 from serve_app.engine.interface import (
@@ -39,6 +39,7 @@ from serve_app.engine.interface import (
     GenerationRequest,
     SpecStats,
     Token,
+    plain_request,
 )
 
 # Whole words, a word in two tokens, an emoji, characters of two and three bytes: what a page must get right.
@@ -179,18 +180,8 @@ class StubEngine:
         body = orjson.loads(await http.body())
         chat = http.url.path.endswith("/chat/completions")
         raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
-        request = GenerationRequest(
-            request_id=http.headers.get("x-request-id", "stub"),
-            messages=tuple(Message.model_validate(message) for message in raw),
-            max_tokens=int(body.get("max_tokens") or 64),
-            max_tokens_is_wish=False,
-            temperature=0.0,
-            top_p=1.0,
-            seed=None,
-            stop=(),
-            logprobs=False,
-            spec=NO_SPECULATION,
-        )
+        messages = tuple(Message.model_validate(message) for message in raw)
+        request = plain_request(http.headers.get("x-request-id", "stub"), messages, int(body.get("max_tokens") or 64))
         if body.get("stream"):
             return StreamingResponse(self._openai_chunks(request, body["model"], chat), media_type="text/event-stream")
         texts, finish = [], ""
