@@ -1,0 +1,44 @@
+"""Plots of the benchmarks, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def grouped_bars(
+    path: Path,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[float | None]]],
+    groups: Sequence[str],
+    y_label: str,
+    line_at: float,
+) -> None:
+    """One panel above the other, each with a group of bars for every group and a dashed line at a height.
+
+    Args:
+        path: SVG file to write.
+        title: above all panels.
+        panels: by their title: the series by name, each with a value for every group; None leaves a gap.
+        groups: labels of the groups.
+        y_label: of every panel.
+        line_at: height of the line.
+    """
+    # Costs half a second, and most commands of this package draw nothing.
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.6 * len(groups) + 2, 2.8 * len(panels) + 0.8), layout="constrained")
+    FigureCanvasSVG(figure)
+    figure.suptitle(title)
+    for axes, (panel, series) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
+        width = 0.8 / len(series)
+        for number, (name, values) in enumerate(series.items()):
+            places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(groups))]
+            axes.bar(places, [0.0 if value is None else value for value in values], width, label=name)
+        axes.axhline(line_at, color="black", linestyle="--", linewidth=0.8)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.set_ylabel(y_label)
+        axes.set_title(panel)
+    figure.axes[0].legend(ncols=len(next(iter(panels.values()))), fontsize="small")
+    figure.savefig(path, metadata={"Date": None})

@@ -1,0 +1,83 @@
+"""Prompts by family: files of public benchmarks, and JSON to copy, which is made here."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+_FAMILY_OF: Final[Mapping[str, str]] = {
+    "summarization": "summarisation",
+    "math_reasoning": "math",
+    "coding": "code",
+    **dict.fromkeys(("writing", "roleplay", "reasoning", "extraction", "stem", "humanities", "qa"), "chat"),
+}
+"""What Spec-Bench divides more finely; other families keep their name."""
+COPYING: Final = "json_copying"
+_PARTS: Final = ("bolt", "nut", "washer", "gear", "spring", "valve", "hinge", "bracket", "cable", "fuse")
+_COLOURS: Final = ("red", "green", "blue", "black", "white")
+
+
+class PromptError(ValueError):
+    """A prompt file cannot be read; the message says which line and why."""
+
+
+def read_families(folder: Path) -> dict[str, list[str]]:
+    """First turns of every prompt in the folder's `*.jsonl` files, by family, in the order of the files.
+
+    A line is a JSON object with `family` and `turns`; files whose first line has no `turns` are of another kind and are
+    left out.
+
+    Raises:
+        PromptError: no prompt file, or a line of one that is not of this form.
+    """
+    families: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            row = _row(path, number, line)
+            if row is None:
+                if number == 1:
+                    break
+                raise PromptError(f"{path}:{number}: must have `family` and `turns` (a list of texts)")
+            family, prompt = row
+            families.setdefault(_FAMILY_OF.get(family, family), []).append(prompt)
+    if not families:
+        raise PromptError(f"{folder}: no *.jsonl file with `family` and `turns` in it")
+    return families
+
+
+def _row(path: Path, number: int, line: str) -> tuple[str, str] | None:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"{path}:{number}: not JSON: {error}") from error
+    match row:
+        case {"family": str(family), "turns": [str(first), *_]}:
+            return family, first
+    return None
+
+
+def copying_prompts(count: int) -> list[str]:
+    """Prompts that ask for a JSON document back as it is: what n-gram drafts are best at."""
+    return [f"Repeat this JSON exactly, and nothing else:\n{_document(seed)}" for seed in range(count)]
+
+
+def _document(seed: int) -> str:
+    chance = random.Random(seed)
+    items = [
+        {
+            "id": chance.randrange(1000, 9999),
+            "name": chance.choice(_PARTS),
+            "colour": chance.choice(_COLOURS),
+            "quantity": chance.randrange(1, 99),
+        }
+        for _ in range(4)
+    ]
+    return json.dumps({"items": items})
+
+
+def cycled(prompts: Sequence[str], start: int, count: int) -> list[str]:
+    """So many prompts from a place on, from the beginning again after the last."""
+    return [prompts[(start + index) % len(prompts)] for index in range(count)]

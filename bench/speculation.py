@@ -1,0 +1,251 @@
+"""Does speculation pay? Families of prompts x batch sizes x {off, K = 2, 5, 8, auto} on real engines.
+
+Two engines with the same arguments stand side by side: `off` has no speculative configuration at all, the other
+drafts by n-gram lookup with k_max 8 (`--drafts early-exit`: with the early-exit draft model). A round asks one batch
+of prompts five times in a row, once with each setting, in an order that turns from round to round; so all settings
+share what the machine does meanwhile. Before, both engines see the round's prompts once, so that all settings find
+the same prefix cache (whole blocks only: what is left of a prompt is computed each time, as in service).
+
+tokens_per_s is all tokens over all time of a cell's rounds, ratio_to_off that over the same of `off`. Greedy; prompts
+are classified as the router does, so that the controller's families are the product's. Goals: auto at least 0.97 of
+the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
+
+    python -m bench.speculation [--prompts DIR] [--drafts early-exit] [--json FILE] [--quick]
+
+With `--json x.json` the report is also written to x.md, and its plot to x.svg.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.engines import Answer, Batch, EngineGoneError, K, RunningEngine, running_engine
+from bench.options import parser
+from bench.plot import grouped_bars
+from bench.prompts import COPYING, PromptError, copying_prompts, cycled, read_families
+from bench.report import REPOSITORY, Value, markdown_table, print_report, provenance, write_json
+from bench.stats import percentile
+from cluster.profiles import read_profile, validate_profile
+from cluster.weights import models_dir
+from router.tiers import Profile, Speculation, Step, Tier
+
+OFF: Final = "off"
+AUTO: Final = "auto"
+STATIC: Final[Mapping[str, int]] = {"K=2": 2, "K=5": 5, "K=8": 8}
+DEPTHS: Final[Mapping[str, K]] = {**STATIC, AUTO: "auto"}
+"""Settings of the engine that drafts."""
+SETTINGS: Final = (OFF, *DEPTHS)
+ROUNDS: Final[Mapping[int, int]] = {1: 4, 8: 2, 32: 1}
+"""By batch size; small batches are quick and vary most."""
+QUICK_ROUNDS: Final[Mapping[int, int]] = {1: 2, 8: 1}
+QUICK_FAMILIES: Final = ("chat", COPYING)
+MAX_TOKENS: Final = 48
+KV_CACHE_BYTES: Final = 3 * 2**30  # the longest family's 32 prompts and answers, so that nothing is preempted
+DRAFTS: Final = ("ngram", "early-exit")
+GOAL_RATIO: Final = 0.97
+GOAL_COPYING: Final = 2.0
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one setting made of a family's prompts at one batch size."""
+
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def answers(self) -> list[Answer]:
+        """Of all rounds."""
+        return [answer for batch in self.batches for answer in batch.answers]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all rounds together."""
+        return sum(batch.tokens for batch in self.batches) / sum(batch.seconds for batch in self.batches)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of the verified draft tokens (0-1); None: there were none."""
+        drafted = sum(answer.draft_tokens for answer in self.answers)
+        return sum(answer.accepted_tokens for answer in self.answers) / drafted if drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens that a verification step yields, the target's own included; None: there was none."""
+        steps = sum(answer.steps for answer in self.answers)
+        return 1 + sum(answer.accepted_tokens for answer in self.answers) / steps if steps else None
+
+
+Cells = dict[tuple[str, int, str], Cell]
+"""By family, batch size and setting."""
+
+
+def cell_rows(cells: Cells) -> list[dict[str, Value]]:
+    """The report's rows."""
+    rows: list[dict[str, Value]] = []
+    for (family, batch, setting), cell in cells.items():
+        ttft_s = [answer.arrivals[0][0] for answer in cell.answers if answer.arrivals]
+        itl_s = [gap for answer in cell.answers for gap in answer.itl_s]
+        per_round = [
+            ours.tokens / ours.seconds / (off.tokens / off.seconds)
+            for ours, off in zip(cell.batches, cells[family, batch, OFF].batches, strict=True)
+        ]
+        rows.append(
+            {
+                "family": family,
+                "batch": batch,
+                "setting": setting,
+                "tokens_per_s": cell.tokens_per_s,
+                "ratio_to_off": cell.tokens_per_s / cells[family, batch, OFF].tokens_per_s,
+                "lowest": min(per_round),
+                "highest": max(per_round),
+                "acceptance_rate": cell.acceptance_rate,
+                "mean_acceptance_length": cell.mean_acceptance_length,
+                "ttft_p50_ms": 1000 * percentile(ttft_s, 50),
+                "ttft_p99_ms": 1000 * percentile(ttft_s, 99),
+                "itl_p50_ms": 1000 * percentile(itl_s, 50),
+                "itl_p99_ms": 1000 * percentile(itl_s, 99),
+            }
+        )
+    return rows
+
+
+def goal_rows(cells: Cells) -> list[dict[str, Value]]:
+    """Auto against the best static K and against off, of every family and batch size."""
+    rows: list[dict[str, Value]] = []
+    for family, batch in dict.fromkeys((family, batch) for family, batch, _ in cells):
+        speed = {setting: cells[family, batch, setting].tokens_per_s for setting in SETTINGS}
+        best = max(STATIC, key=speed.__getitem__)
+        to_best, to_off = speed[AUTO] / speed[best], speed[AUTO] / speed[OFF]
+        goal_to_off = GOAL_COPYING if (family, batch) == (COPYING, 1) else GOAL_RATIO
+        rows.append(
+            {
+                "family": family,
+                "batch": batch,
+                "best_static": best,
+                "auto_to_best_static": to_best,
+                "auto_to_off": to_off,
+                "met": "yes" if to_best >= GOAL_RATIO and to_off >= goal_to_off else "no",
+            }
+        )
+    return rows
+
+
+def measure(
+    off: RunningEngine,
+    drafting: RunningEngine,
+    families: Mapping[str, Sequence[str]],
+    rounds: Mapping[int, int],
+    max_tokens: int,
+) -> Cells:
+    """Every cell, round by round."""
+    cells: Cells = {(family, batch, setting): Cell() for family in families for batch in rounds for setting in SETTINGS}
+    turn = 0
+    for family, prompts in families.items():
+        for batch, count in rounds.items():
+            for number in range(count):
+                print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
+                asked = cycled(prompts, number * batch, batch)
+                off.ask(asked, 0, 1)
+                drafting.ask(asked, 0, 1)
+                for place in range(len(SETTINGS)):
+                    setting = SETTINGS[(place + turn) % len(SETTINGS)]
+                    engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
+                    cells[family, batch, setting].batches.append(engine.ask(asked, k, max_tokens))
+                turn += 1
+    return cells
+
+
+def steps_of(profile: Profile, drafts: str) -> tuple[Tier, Step, Step]:
+    """A CPU tier, its step without speculation, and the same engine with drafts."""
+    tier = profile.tiers["ultra"]
+    plain = tier.chain[-1]
+    plain = plain.model_copy(
+        update={"engine_args": {**plain.engine_args, "kv_cache_memory_bytes": KV_CACHE_BYTES}, "speculation": None}
+    )
+    draft = next(key for key, source in profile.models.items() if source.source == "early_exit")
+    k_max = max(STATIC.values())
+    speculation = (
+        Speculation(method="ngram", k_max=k_max)
+        if drafts == "ngram"
+        else Speculation(method="draft_model", draft=draft, k_max=k_max)
+    )
+    return tier, plain, plain.model_copy(update={"name": drafts, "speculation": speculation})
+
+
+def write_report(path: Path, cells: Cells, drafts: str, made_by: Mapping[str, Any]) -> None:
+    """The Markdown report, and its plot beside it."""
+    families = list(dict.fromkeys(family for family, _, _ in cells))
+    panels = {
+        f"batch {batch}": {
+            setting: [
+                cells[family, batch, setting].tokens_per_s / cells[family, batch, OFF].tokens_per_s
+                for family in families
+            ]
+            for setting in DEPTHS
+        }
+        for batch in dict.fromkeys(batch for _, batch, _ in cells)
+    }
+    title = f"Output speed with {drafts} drafts over an engine without speculation"
+    grouped_bars(path.with_suffix(".svg"), title, panels, families, "ratio to off", 1.0)
+    machine = made_by["machine"]
+    path.write_text(
+        f"# {title}\n\n`{made_by['command']}` on {machine['cpu']}, {machine['cores']} cores; "
+        f"{made_by['git']}; {made_by['date']}. How it is measured: the head of `bench/speculation.py`.\n\n"
+        f"![{title}]({path.with_suffix('.svg').name})\n\n## auto against the goals\n\n"
+        f"{markdown_table(goal_rows(cells))}\n\n## Every cell\n\n{markdown_table(cell_rows(cells))}\n",
+        encoding="utf-8",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 2 for prompts that cannot be read, 1 when an engine ended."""
+    options = parser("bench.speculation", __doc__, "two families, batches 1 and 8, few rounds")
+    options.add_argument(
+        "--prompts",
+        type=Path,
+        default=REPOSITORY.parent / "shared" / "data",
+        metavar="DIR",
+        help="folder of *.jsonl files with `family` and `turns`",
+    )
+    options.add_argument("--drafts", choices=DRAFTS, default="ngram", help="how drafts are made")
+    options.add_argument("--families", nargs="+", metavar="NAME", help="only these families")
+    options.add_argument("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help="longest answer, tokens")
+    args = options.parse_args(argv)
+    made_by = provenance()
+    rounds = QUICK_ROUNDS if args.quick else ROUNDS
+    try:
+        families = {**read_families(args.prompts), COPYING: copying_prompts(64)}
+    except PromptError as error:
+        print(error, file=sys.stderr)
+        return 2
+    wanted = args.families or (QUICK_FAMILIES if args.quick else families)
+    if unknown := [name for name in wanted if name not in families]:
+        print(f"no prompts of {unknown}; there are {sorted(families)}", file=sys.stderr)
+        return 2
+    profile = validate_profile(Profile, read_profile("local"), where="profile local")
+    tier, plain, drafting = steps_of(profile, args.drafts)
+    with ExitStack() as engines:
+        started = [
+            engines.enter_context(running_engine(step.name, tier, step, models_dir({}))) for step in (plain, drafting)
+        ]
+        try:
+            cells = measure(started[0], started[1], {name: families[name] for name in wanted}, rounds, args.max_tokens)
+        except EngineGoneError as error:
+            print(error, file=sys.stderr)
+            return 1
+    rows, goals = cell_rows(cells), goal_rows(cells)
+    print_report(f"Speculation with {args.drafts} drafts", rows, made_by)
+    print(f"\n{markdown_table(goals)}")
+    if args.json:
+        write_json(args.json, {"cells": rows, "goals": goals, "drafts": args.drafts}, made_by)
+        write_report(args.json.with_suffix(".md"), cells, args.drafts, made_by)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The figures of the speculation benchmark, from batches made by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.engines import Answer, Batch, batch_from
+from bench.plot import grouped_bars
+from bench.prompts import COPYING, read_families
+from bench.report import REPOSITORY
+from bench.speculation import AUTO, OFF, SETTINGS, Cell, Cells, cell_rows, goal_rows, steps_of, write_report
+from cluster.profiles import read_profile, validate_profile
+from router.tiers import Profile
+
+
+def _batch(tokens: int, seconds: float, steps: int = 0, drafted: int = 0, accepted: int = 0) -> Batch:
+    arrivals = tuple((0.1 * (place + 1), 1) for place in range(tokens))
+    return Batch(seconds, (Answer(arrivals, steps, drafted, accepted, {}),))
+
+
+def _cells(family: str, speeds: dict[str, float]) -> Cells:
+    return {(family, 1, setting): Cell([_batch(int(speed), 1.0)]) for setting, speed in speeds.items()}
+
+
+def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> None:
+    cells: Cells = {(COPYING, 8, setting): Cell([_batch(10, 1.0), _batch(20, 4.0)]) for setting in SETTINGS}
+    cells[COPYING, 8, "K=5"] = Cell([_batch(10, 0.5, 4, 20, 5), _batch(20, 2.0, 6, 30, 15)])
+    rows = {row["setting"]: row for row in cell_rows(cells)}
+    assert (rows[OFF]["tokens_per_s"], rows[OFF]["ratio_to_off"]) == (6, 1)  # 30 tokens in 5 s
+    assert (rows["K=5"]["tokens_per_s"], rows["K=5"]["ratio_to_off"]) == (12, 2)  # 30 tokens in 2.5 s
+    assert (rows["K=5"]["lowest"], rows["K=5"]["highest"]) == (2, 2)
+    assert rows["K=5"]["acceptance_rate"] == pytest.approx(0.4)  # 20 of 50
+    assert rows["K=5"]["mean_acceptance_length"] == pytest.approx(3)  # 1 + 20 / 10
+    assert rows[OFF]["acceptance_rate"] is None
+    assert {"family", "batch", "setting", "tokens_per_s", "acceptance_rate", "ratio_to_off"} <= set(rows[OFF])
+    assert rows[OFF]["ttft_p50_ms"] == pytest.approx(100)
+    assert rows[OFF]["itl_p50_ms"] == pytest.approx(100)
+
+
+def test_tokens_of_one_item_share_the_wait_for_it() -> None:
+    answer = Answer(((0.5, 1), (0.8, 3), (1.0, 1)), 0, 0, 0, {})
+    assert answer.tokens == 5
+    assert answer.itl_s == pytest.approx([0.1, 0.1, 0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("auto", "met"),
+    [(388, "yes"), (387, "no")],  # 0.97 of the best static K, 400
+)
+def test_auto_is_held_against_the_best_static_k(auto: float, met: str) -> None:
+    (row,) = goal_rows(_cells("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: auto}))
+    assert row["best_static"] == "K=5"
+    assert row["auto_to_best_static"] == pytest.approx(auto / 400)
+    assert row["met"] == met
+
+
+def test_auto_is_held_against_off_where_every_static_k_loses() -> None:
+    (row,) = goal_rows(_cells("chat", {OFF: 300, "K=2": 200, "K=5": 200, "K=8": 100, AUTO: 210}))
+    assert row["auto_to_best_static"] == pytest.approx(1.05)
+    assert row["auto_to_off"] == pytest.approx(0.7)
+    assert row["met"] == "no"
+
+
+def test_copying_at_batch_1_must_be_twice_as_fast() -> None:
+    (row,) = goal_rows(_cells(COPYING, {OFF: 100, "K=2": 190, "K=5": 190, "K=8": 190, AUTO: 199}))
+    assert row["met"] == "no"
+    (row,) = goal_rows(_cells(COPYING, {OFF: 100, "K=2": 190, "K=5": 190, "K=8": 190, AUTO: 200}))
+    assert row["met"] == "yes"
+
+
+@pytest.mark.parametrize("drafts", ["ngram", "early-exit"])
+def test_both_engines_have_the_same_arguments_but_for_speculation(drafts: str) -> None:
+    _, plain, drafting = steps_of(validate_profile(Profile, read_profile("local"), where="local"), drafts)
+    assert plain.speculation is None
+    assert drafting.speculation is not None
+    assert drafting.speculation.k_max == 8
+    assert drafting.engine_args == plain.engine_args
+    assert (drafting.target, drafting.max_model_len) == (plain.target, plain.max_model_len)
+
+
+def test_a_batch_is_read_as_the_host_process_writes_it() -> None:
+    answer = {"arrivals": [[0.5, 2]], "steps": 1, "draft_tokens": 5, "accepted_tokens": 1, "reasons": {"auto": 1}}
+    batch = batch_from({"seconds": 0.5, "answers": [answer]})
+    assert batch.answers[0].arrivals == ((0.5, 2),)
+    assert (batch.tokens, batch.answers[0].accepted_tokens) == (2, 1)
+
+
+def test_the_report_has_both_tables_and_shows_its_plot(tmp_path: Path) -> None:
+    cells = _cells("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: 400})
+    made_by = {"command": "python", "machine": {"cpu": "a CPU", "cores": 2}, "git": "abc", "date": "2026-11-28"}
+    write_report(tmp_path / "report.md", cells, "ngram", made_by)
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "(report.svg)" in report
+    assert "auto_to_best_static" in report
+    assert "mean_acceptance_length" in report
+    assert (tmp_path / "report.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_a_plot_names_its_panels_groups_and_series(tmp_path: Path) -> None:
+    grouped_bars(tmp_path / "p.svg", "Title", {"batch 1": {"auto": [1.0, None]}}, ["chat", "code"], "ratio", 1.0)
+    svg = (tmp_path / "p.svg").read_text(encoding="utf-8")
+    # matplotlib draws text as outlines and names each in a comment.
+    for text in ("Title", "batch 1", "auto", "chat", "code", "ratio"):
+        assert f"<!-- {text} -->" in svg
+
+
+def test_the_shipped_prompts_are_those_that_the_issue_names() -> None:
+    data = REPOSITORY.parent / "shared" / "data"
+    if not data.is_dir():
+        pytest.skip(f"no prompt files at {data}")
+    assert {"code", "math", "translation", "summarisation", "rag", "chat"} == set(read_families(data))
