@@ -18,7 +18,7 @@ from ray import serve
 from ray.serve.schema import DeploymentStatusOverview
 
 from router.observation import Observation, TierState
-from router.tiers import Profile, TierName
+from router.tiers import Drafts, Profile, TierName
 
 REPORT_EVERY_S = 1.0
 """Interval of the replicas' reports, s."""
@@ -44,6 +44,18 @@ class ReplicaReport:
     """(step, reason) of the steps that this replica could not start."""
     engine_running: int = 0
     engine_waiting: int = 0
+    drafts: Drafts | None = None
+    """Who drafts; None where the step has no floor."""
+    drafts_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOrder:
+    """Somebody said who shall draft in a tier."""
+
+    drafts: Drafts
+    given_s: float
+    """Seconds since the epoch: the same order given again is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,8 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
     failures = telling[-1].failures if telling else ()
     # Serve stops trying after some failed starts and calls that unhealthy, as it calls a replica that has just died;
     # only the first left a report of failure and has no replacement starting.
+    drafting = [report for report in running if report.drafts is not None]
+    told = next((report for report in drafting if report.drafts == "ngram"), drafting[-1] if drafting else None)
     gave_up = deployment.unhealthy and not deployment.starting and any(r.state == "failed" for r in reports)
     return TierState(
         running=deployment.running,
@@ -111,6 +125,8 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
         engine_running=sum(report.engine_running for report in running),
         engine_waiting=sum(report.engine_waiting for report in running),
         cold_start_s=cold_start_s,
+        drafts=told.drafts if told else None,
+        drafts_reason=told.drafts_reason if told else None,
     )
 
 
@@ -161,6 +177,7 @@ class GpuPool:
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._deployments: dict[TierName, TierDeployment] = {}
         self._cold_starts = _ColdStarts()
+        self._orders: dict[TierName, DraftOrder] = {}
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
         self._observation = observe(profile, {}, (), {})
@@ -168,8 +185,8 @@ class GpuPool:
         self._look_now = asyncio.Event()
         self._looking = asyncio.ensure_future(self._keep_looking())
 
-    async def report(self, report: ReplicaReport) -> None:
-        """A replica's newest report replaces its last."""
+    async def report(self, report: ReplicaReport) -> DraftOrder | None:
+        """A replica's newest report replaces its last; what it gets back is the newest order to its tier."""
         _, before = self._reports.get(report.replica_id, (0.0, None))
         self._reports[report.replica_id] = (time.monotonic(), report)
         if before is None or (before.state, before.step) != (report.state, report.step):
@@ -178,6 +195,11 @@ class GpuPool:
             # What failed before is now told by the report of the replica that runs.
             self._drop(lambda old: old.tier == report.tier and old.state == "failed")
         self._publish()
+        return self._orders.get(report.tier)
+
+    async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
+        """Have all replicas of a tier, also those to come, use these drafts; they hear it with their next report."""
+        self._orders[tier] = DraftOrder(drafts, time.time())
 
     async def news(self, seen: int) -> tuple[int, Observation]:
         """The observation and its version, as soon as it is newer than `seen`, or after some seconds without news."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from router.tiers import TierName
+from router.tiers import Drafts, TierName
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class TierState:
     queue_wait_ms: float = 0.0
     cold_start_s: float = 60.0
     """Estimated time from no replica to the first token."""
+    drafts: Drafts | None = None
+    """Who drafts; None where the step has no floor. `ngram` as soon as one replica has gone over."""
+    drafts_reason: str | None = None
     ttft_ms: float | None = None
     tokens_per_s: float | None = None
     acceptance_rate: float | None = None

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "suffix"]
+Drafts = Literal["own", "ngram"]
+"""Who drafts in a step that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last tokens
+when they stood there before."""
 Power = Annotated[int, Field(ge=0, le=100)]
 EngineArgument = str | int | float | bool | None
 
@@ -59,6 +62,13 @@ class Speculation(Frozen):
     tau: float = Field(
         default=0.0, ge=0, le=1, description="Acceptance rate (0-1) below which a request stops drafting."
     )
+    floor: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Acceptance rate (0-1) of the draft model or EAGLE head below which the tier goes over to n-gram "
+        "drafts; null: never.",
+    )
 
     @model_validator(mode="after")
     def _draft_fits_method(self) -> Speculation:
@@ -67,6 +77,8 @@ class Speculation(Frozen):
             raise ValueError(
                 f"method {self.method!r} {'needs' if needs_draft else 'takes no'} `draft`, got {self.draft!r}"
             )
+        if self.floor is not None and not needs_draft:
+            raise ValueError(f"method {self.method!r} takes no `floor`, got {self.floor}: it has no draft to give up")
         return self
 
 

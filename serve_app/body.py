@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
 from router.errors import describe_problems
 from router.request import InferenceRequest
+from router.tiers import Drafts, Frozen
 from serve_app.config import Limits
 from serve_app.errors import ApiError, bad_request
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class DraftsWish(Frozen):
+    """Body of `POST /api/tiers/{tier}/drafts`."""
+
+    drafts: Drafts = Field(description="Who shall draft: the step's own draft model or head, or n-gram lookup.")
 
 
 async def read_json(request: Request, limits: Limits) -> Any:
@@ -33,17 +42,26 @@ async def read_json(request: Request, limits: Limits) -> Any:
         raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
 
 
+def validated(model: type[Body], body: Any) -> Body:
+    """The body as a model.
+
+    Raises:
+        ApiError: 422 naming each wrong key.
+    """
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        message = "; ".join(describe_problems(error, model))
+        raise ApiError("invalid_request", message, status=422) from error
+
+
 def parse_inference(body: Any, limits: Limits) -> InferenceRequest:
     """The body of `/api/inference` as a request.
 
     Raises:
         ApiError: 422 naming each wrong key, 400 for a prompt that is too long.
     """
-    try:
-        wish = InferenceRequest.model_validate(body)
-    except ValidationError as error:
-        message = "; ".join(describe_problems(error, InferenceRequest))
-        raise ApiError("invalid_request", message, status=422) from error
+    wish = validated(InferenceRequest, body)
     chars = sum(len(message.content) for message in wish.chat())
     if chars > limits.max_prompt_chars:
         message = f"prompt: has {chars} characters, allowed are max_prompt_chars = {limits.max_prompt_chars}"

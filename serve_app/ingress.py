@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from router.plan import plan
 from router.tiers import TIER_NAMES, TierName
-from serve_app.body import parse_inference, read_json
+from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
@@ -34,7 +34,7 @@ from serve_app.openai_relay import AUTO, OpenAIExchange, choose, engine_call
 from serve_app.pool_view import PoolView
 from serve_app.sse_response import ClosingStream
 from serve_app.tier_client import TierClient
-from serve_app.tiers_view import tiers_view
+from serve_app.tiers_view import draft_floor, tiers_view
 from serve_app.token_channel import TokenChannel
 from sustainability.factors import load_factors
 
@@ -66,6 +66,7 @@ class Ingress:
                 Route("/v1/completions", answering(self.openai), methods=["POST"]),
                 Route("/v1/models", answering(self.models), methods=["GET"]),
                 Route("/api/tiers", answering(self.tiers), methods=["GET"]),
+                Route("/api/tiers/{tier}/drafts", answering(self.drafts), methods=["POST"]),
                 Route("/healthz", answering(self.healthz), methods=["GET"]),
                 Route("/readyz", answering(self.readyz), methods=["GET"]),
             ],
@@ -112,6 +113,19 @@ class Ingress:
     async def tiers(self, request: Request, request_id: str) -> Response:
         """`GET /api/tiers`: the registry and what each tier is doing."""
         return JSONResponse(tiers_view(self._config, self._pool.observation))
+
+    async def drafts(self, request: Request, request_id: str) -> Response:
+        """`POST /api/tiers/{tier}/drafts`: have the tier use its own drafts again, or n-gram drafts."""
+        name = next((tier for tier in TIER_NAMES if tier == request.path_params["tier"]), None)
+        if name is None:
+            message = f"no tier {request.path_params['tier']!r}, there are {', '.join(TIER_NAMES)}"
+            raise ApiError("not_found", message, status=404)
+        wish = validated(DraftsWish, await read_json(request, self._config.limits))
+        if draft_floor(self._config.tiers[name], self._pool.observation.tier(name)) is None:
+            message = f"the step of tier {name} has no draft with a `floor`: its drafts cannot be changed"
+            raise ApiError("no_floor", message, status=409)
+        await self._pool.order_drafts(name, wish.drafts)
+        return JSONResponse({"tier": name, "drafts": wish.drafts}, 202)
 
     async def healthz(self, request: Request, request_id: str) -> Response:
         """`GET /healthz`: this process serves."""

@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.gpu_pool import NEWS_WITHIN_S
 from router.observation import Observation
-from router.tiers import TierName
+from router.tiers import Drafts, TierName
 from serve_app.errors import ApiError
 
 logger = logging.getLogger("ray.serve")
@@ -53,6 +53,19 @@ class PoolView:
         """
         async with asyncio.timeout(2 * NEWS_WITHIN_S):
             self._version, self.observation = await self._pool.news.remote(self._version)
+
+    async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
+        """Have the replicas of a tier use these drafts.
+
+        Raises:
+            ApiError: the pool is away for a moment.
+        """
+        try:
+            async with asyncio.timeout(NEWS_WITHIN_S):
+                await self._pool.order_drafts.remote(tier, drafts)
+        except (RayError, RayServeException, RpcError, TimeoutError) as error:
+            message = f"the GPU pool view does not answer: {error}"
+            raise ApiError("pool_unavailable", message, status=503, retryable=True) from error
 
     async def run(self) -> None:
         """Refresh for ever; while the pool is away, the last observation stays."""

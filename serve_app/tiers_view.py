@@ -19,8 +19,15 @@ def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
     }
 
 
+def draft_floor(tier: Tier, state: TierState) -> float | None:
+    """The `floor` of the step that the tier serves, or would try first."""
+    step = next((step for step in tier.chain if step.name == state.active_step), tier.chain[0])
+    return step.speculation.floor if step.speculation else None
+
+
 def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
     failures = dict(state.step_failures)
+    floor = draft_floor(tier, state)
     return {
         "name": name,
         "power": list(tier.power),
@@ -49,6 +56,9 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
             }
             for step in tier.chain
         ],
+        "drafts": {"in_use": state.drafts, "reason": state.drafts_reason, "floor": floor}
+        if floor is not None
+        else None,
         "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
         "queue_wait_ms": state.queue_wait_ms,
         "cold_start_s": state.cold_start_s,

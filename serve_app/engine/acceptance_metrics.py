@@ -4,6 +4,7 @@ power_lever_draft_tokens_total{tier, family}            draft tokens verified
 power_lever_accepted_draft_tokens_total{tier, family}   those that were accepted
 power_lever_acceptance_rate{tier, family}               of the recent window (0-1)
 power_lever_acceptance_drift{tier, family}              1: it has fallen against the reference, else 0
+power_lever_ngram_fallback{tier}                        1: n-gram drafts have taken the place of the tier's own, else 0
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Protocol
 
 from ray.util import metrics
 
+from router.tiers import Drafts
 from serve_app.engine.interface import FamilyCount
 from serve_app.speculation.drift import Drift, DriftWatch
 from serve_app.speculation.settings import DriftSettings
@@ -47,10 +49,11 @@ class RaySink:
             )
         }
         self._gauges = {
-            name: metrics.Gauge(name, description=description, tag_keys=_TAGS)
-            for name, description in (
-                ("power_lever_acceptance_rate", "Acceptance rate of the recent draft tokens (0-1)."),
-                ("power_lever_acceptance_drift", "1 where acceptance has fallen against the reference."),
+            name: metrics.Gauge(name, description=description, tag_keys=tags)
+            for name, tags, description in (
+                ("power_lever_acceptance_rate", _TAGS, "Acceptance rate of the recent draft tokens (0-1)."),
+                ("power_lever_acceptance_drift", _TAGS, "1 where acceptance has fallen against the reference."),
+                ("power_lever_ngram_fallback", _TAGS[:1], "1 where n-gram drafts replace the tier's own."),
             )
         }
 
@@ -87,6 +90,10 @@ class AcceptanceMetrics:
             if now != before:
                 self._told[family] = FamilyCount(now.drafted, now.accepted)
                 self._publish(family, now.drafted - before.drafted, now.accepted - before.accepted)
+
+    def publish_drafts(self, drafts: Drafts) -> None:
+        """Who drafts now, in a step that may go over."""
+        self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
 
     def _publish(self, family: str, drafted: int, accepted: int) -> None:
         watch = self._watches.get(family, DriftWatch()).after(drafted, accepted, self.settings)

@@ -21,6 +21,8 @@ from vllm.v1.sample import rejection_sampler
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from serve_app.engine.composite_drafts import compose_drafts
+
 
 class MendedCpuWorker(CPUWorker):
     """See the module."""
@@ -30,6 +32,15 @@ class MendedCpuWorker(CPUWorker):
         super().load_model(*args, **kwargs)
         repair_draft_sampling()
         spare_generators(self.model_runner)
+
+
+class CompositeCpuWorker(MendedCpuWorker):
+    """With n-gram drafts beside the step's own."""
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """See vLLM."""
+        super().load_model(*args, **kwargs)
+        compose_drafts(self.model_runner)
 
 
 def repair_draft_sampling() -> None:

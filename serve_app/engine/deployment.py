@@ -20,13 +20,14 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from cluster.gpu_pool import REPORT_EVERY_S, ReplicaReport
+from cluster.gpu_pool import REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.weights import missing_reason, model_path
 from router.request import Message
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.asgi_call import HttpCall, call_asgi
+from serve_app.engine.draft_keeper import DraftKeeper
 from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, start_first
 from serve_app.engine.interface import (
     Admitted,
@@ -76,6 +77,7 @@ class EngineDeployment:
         self._config = config
         self._pool = pool
         self._replica_id = serve.get_replica_context().replica_id.unique_id
+        self._drafts: DraftKeeper | None = None
         began_s = time.monotonic()
         loop = asyncio.get_running_loop()
         try:
@@ -90,6 +92,10 @@ class EngineDeployment:
         self._openai: ASGIApp = await self._engine.openai_app()
         await self._warm_up()
         logger.info("tier %s serves step %s after %.1f s", tier, self._started.step.name, time.monotonic() - began_s)
+        speculation = self._started.step.speculation
+        if speculation is not None and speculation.floor is not None:
+            fallback = config.speculation.fallback
+            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
         await self._report_running()
         self._reporting = asyncio.ensure_future(self._keep_reporting())
 
@@ -152,12 +158,17 @@ class EngineDeployment:
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
             acceptance.publish(self._engine.families())
+            if self._drafts is not None:
+                await self._drafts.judge()
+                acceptance.publish_drafts(self._drafts.choice.drafts)
             await self._report_running()
 
     async def _report_running(self) -> None:
-        await self._report("running", self._started.step.name, self._started.failures)
+        order = await self._report("running", self._started.step.name, self._started.failures)
+        if self._drafts is not None:
+            await self._drafts.obey(order)
 
-    async def _report(self, state: str, step: str | None, failures: Sequence[StepFailure]) -> None:
+    async def _report(self, state: str, step: str | None, failures: Sequence[StepFailure]) -> DraftOrder | None:
         load = self._engine.load() if hasattr(self, "_engine") else None
         report = ReplicaReport(
             self._tier_name,
@@ -167,9 +178,13 @@ class EngineDeployment:
             tuple((failure.step, failure.reason) for failure in failures),
             load.running if load else 0,
             load.waiting if load else 0,
+            self._drafts.choice.drafts if self._drafts else None,
+            self._drafts.choice.reason if self._drafts else None,
         )
         try:
-            await self._pool.report.remote(report)
+            order: DraftOrder | None = await self._pool.report.remote(report)
         except (RayError, RayServeException, RpcError) as error:
             # A report is only a view; the next one follows within a second.
             logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)
+            return None
+        return order

@@ -7,6 +7,9 @@ output distribution (`tests/support/speculative_sampling.py` shows what would).
 
 What a step gave a request (drafted, accepted, why so many) travels with its output; `spec_record.py` takes it off again
 in the replica.
+
+Where the worker can draft in two ways (`composite_drafts.py`), the scheduler says at each step in which. The order to
+change that comes as a request, the only thing that the replica can send to the scheduler.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -23,8 +26,9 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
+from router.tiers import Drafts
 from serve_app.engine.known_vllm import check_interface
-from serve_app.engine.spec_record import RECORD_KEY, StepRecord
+from serve_app.engine.spec_record import DRAFTS_ATTRIBUTE, RECORD_KEY, StepRecord
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.decision import Decision, Reason
 from serve_app.speculation.settings import SpeculationSettings
@@ -36,6 +40,11 @@ CONFIG_KEY: Final = "power_lever_speculation"
 """Where the controller's `settings` and the tier's `default` wish are in vLLM's `additional_config`."""
 
 
+ORDER_PREFIX: Final = "power-lever-drafts:"
+"""How the id of a request begins that is an order; who shall draft follows. vLLM's routes and ours give the requests of
+clients other beginnings."""
+
+
 class _StepUnderWay(NamedTuple):
     """A step that is scheduled and not done."""
 
@@ -44,6 +53,8 @@ class _StepUnderWay(NamedTuple):
     """Monotonic clock when scheduling began, s."""
     reasons: dict[str, Reason]
     """Why each request has as many drafts in it; none for a request that ends its prefill."""
+    drafts: Drafts
+    """Who made the drafts that it verifies."""
 
 
 class DepthScheduler(AsyncScheduler):
@@ -54,10 +65,12 @@ class DepthScheduler(AsyncScheduler):
         check_interface(vllm.__version__, AsyncScheduler)
         config = self.vllm_config.additional_config[CONFIG_KEY]
         self._default = SpeculationWish.from_dict(config["default"])
-        settings = SpeculationSettings.model_validate(config["settings"])
-        self._controller = DepthController(self.num_spec_tokens, settings)
+        self._settings = SpeculationSettings.model_validate(config["settings"])
+        self._drafts: Drafts = "own"
+        self._drafted_by: Drafts = "own"  # in the step before
+        self._controller = DepthController(self.num_spec_tokens, self._settings)
         self._decisions: dict[str, Decision] = {}
-        self._families: dict[str, str] = {}
+        self._wishes: dict[str, SpeculationWish] = {}
         # Requests that have ended; forgotten when the records of the step that ended them are written.
         self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
@@ -70,6 +83,8 @@ class DepthScheduler(AsyncScheduler):
     def add_request(self, request: Request) -> None:
         """See vLLM; the wish is in the sampling parameters' extra arguments."""
         super().add_request(request)
+        if request.request_id.startswith(ORDER_PREFIX):
+            self._go_over(request.request_id)
         params = request.sampling_params
         arguments = (params.extra_args if params is not None else None) or {}
         try:
@@ -78,8 +93,17 @@ class DepthScheduler(AsyncScheduler):
             # The ingress checks wishes; an error raised here would end the engine for everybody.
             logger.warning("request %s: %s; the tier's default is used", request.request_id, error)
             wish = self._default
-        self._families[request.request_id] = wish.family
+        self._wishes[request.request_id] = wish
         self._controller.add(request.request_id, wish)
+
+    def _go_over(self, order: str) -> None:
+        """From the next step on others draft, whose costs and acceptance are yet to be learned."""
+        for drafts in get_args(Drafts):
+            if order.startswith(ORDER_PREFIX + drafts) and drafts != self._drafts:
+                self._drafts = drafts
+                self._controller = DepthController(self.num_spec_tokens, self._settings)
+                for request_id, wish in self._wishes.items():
+                    self._controller.add(request_id, wish)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """See vLLM."""
@@ -91,7 +115,9 @@ class DepthScheduler(AsyncScheduler):
         reasons = {
             key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
         }
-        self._under_way.append(_StepUnderWay(scheduler_output, self._began_s, reasons))
+        self._under_way.append(_StepUnderWay(scheduler_output, self._began_s, reasons, self._drafted_by))
+        self._drafted_by = self._drafts
+        setattr(scheduler_output, DRAFTS_ATTRIBUTE, self._drafts)
         super()._update_after_schedule(scheduler_output)
         decoding: list[str] = []
         prefill_tokens = 0
@@ -131,11 +157,12 @@ class DepthScheduler(AsyncScheduler):
             for output in group.outputs:
                 drafted, accepted = counts.get(output.request_id, (0, 0))
                 reason = step.reasons.get(output.request_id, "")
-                record = StepRecord(drafted, accepted, reason, self._families.get(output.request_id, ""))
+                wish = self._wishes.get(output.request_id)
+                record = StepRecord(drafted, accepted, reason, wish.family if wish else "", step.drafts)
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
         for request_id in self._freed:
             self._decisions.pop(request_id, None)
-            self._families.pop(request_id, None)
+            self._wishes.pop(request_id, None)
         self._freed.clear()
         self._controller.observe(
             StepResult(

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from router.plan import NO_SPECULATION, SpecPlan
 from router.request import Message
+from router.tiers import Drafts
 from serve_app.speculation.wish import SpeculationWish
 
 
@@ -109,7 +110,7 @@ class EngineLoad:
 
 @dataclass(slots=True)
 class FamilyCount:
-    """Draft tokens of one prompt family since the engine started."""
+    """Draft tokens, of one prompt family or of one proposer."""
 
     drafted: int = 0
     accepted: int = 0
@@ -158,6 +159,18 @@ class Engine(Protocol):
 
     def families(self) -> Mapping[str, FamilyCount]:
         """Draft tokens since the start, by prompt family."""
+        ...
+
+    def own_drafts(self) -> FamilyCount:
+        """Draft tokens of the step's own draft model or head since it last began to draft; none without a floor."""
+        ...
+
+    async def use_drafts(self, drafts: Drafts) -> None:
+        """Have the drafts made by these from the next step on; what is under way goes on. Only with a floor.
+
+        Raises:
+            EngineError: the engine failed.
+        """
         ...
 
     async def shutdown(self) -> None:

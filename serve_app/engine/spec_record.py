@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from router.tiers import Drafts
 from serve_app.engine.interface import FamilyCount, SpecStats
 from serve_app.speculation.decision import Reason
 
 RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
+
+DRAFTS_ATTRIBUTE: Final = "power_lever_drafts"
+"""Of the scheduler's output: who drafts at the end of its step."""
 
 
 class StepRecord(NamedTuple):
@@ -30,6 +34,8 @@ class StepRecord(NamedTuple):
     """Value of `Reason`: why so many were verified; "" in the step that ends the prefill."""
     family: str
     """The request's prompt family."""
+    drafts: Drafts = "own"
+    """Who made them."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,16 @@ class SpecRecords:
     def __init__(self) -> None:
         self._records: WeakKeyDictionary[Hashable, RequestRecord] = WeakKeyDictionary()
         self._families: dict[str, FamilyCount] = {}
+        self._own = FamilyCount()
+
+    @property
+    def own_drafts(self) -> FamilyCount:
+        """Totals of the step's own draft model or head since `forget_own_drafts`."""
+        return self._own
+
+    def forget_own_drafts(self) -> None:
+        """Count them from zero again."""
+        self._own = FamilyCount()
 
     @property
     def families(self) -> Mapping[str, FamilyCount]:
@@ -94,8 +110,11 @@ class SpecRecords:
             return
         step = StepRecord(*params.pop(RECORD_KEY))
         output.kv_transfer_params = params or None
-        count = self._families.setdefault(step.family, FamilyCount())
-        count.drafted += step.drafted
-        count.accepted += step.accepted
+        counts = [self._families.setdefault(step.family, FamilyCount())]
+        if step.drafts == "own":
+            counts.append(self._own)
+        for count in counts:
+            count.drafted += step.drafted
+            count.accepted += step.accepted
         if collector is not None:
             self.of(collector).add(step, len(output.new_token_ids))

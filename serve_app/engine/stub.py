@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 
 from router.plan import SpecPlan
 from router.request import Message
-from router.tiers import Step
+from router.tiers import Drafts, Step
 from serve_app.engine.interface import (
     Admitted,
     EngineError,
@@ -100,6 +100,8 @@ class StubEngine:
     tokens_per_s: float
     _running: set[str] = field(default_factory=set)
     _families: dict[str, FamilyCount] = field(default_factory=dict)
+    _drafts: Drafts = "own"
+    _own: FamilyCount = field(default_factory=FamilyCount)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
@@ -135,9 +137,12 @@ class StubEngine:
             ended = todo.tokens is not None and total == todo.tokens
             reasons = {"asked": steps} if steps else {}
             spec = SpecStats(steps, drafted, accepted, reasons)
-            count = self._families.setdefault(request.family, FamilyCount())
-            count.drafted += drafted
-            count.accepted += accepted
+            counts = [self._families.setdefault(request.family, FamilyCount())]
+            if self._drafts == "own":
+                counts.append(self._own)
+            for count in counts:
+                count.drafted += drafted
+                count.accepted += accepted
             yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, spec)
         finally:
             self._running.discard(request.request_id)
@@ -211,6 +216,16 @@ class StubEngine:
     def families(self) -> Mapping[str, FamilyCount]:
         """See `Engine.families`."""
         return self._families
+
+    def own_drafts(self) -> FamilyCount:
+        """See `Engine.own_drafts`."""
+        return self._own
+
+    async def use_drafts(self, drafts: Drafts) -> None:
+        """See `Engine.use_drafts`; a stub's drafts are what they are."""
+        self._drafts = drafts
+        if drafts == "own":
+            self._own = FamilyCount()
 
     async def shutdown(self) -> None:
         """Nothing to stop."""

@@ -21,6 +21,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
 from vllm.exceptions import VLLMValidationError
+from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput
@@ -29,8 +30,9 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from router.tiers import Speculation, Step, Tier
-from serve_app.engine.depth_scheduler import CONFIG_KEY
+from router.tiers import Drafts, Speculation, Step, Tier
+from serve_app.engine import ngram_lookup
+from serve_app.engine.depth_scheduler import CONFIG_KEY, ORDER_PREFIX
 from serve_app.engine.interface import (
     Admitted,
     EngineError,
@@ -49,9 +51,13 @@ from serve_app.engine.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.wish import SpeculationWish
 
-# n-gram lookup: the shortest and longest match in the prompt. Two tokens already repeat by chance in prose; four are
-# enough to follow copied text (vLLM's `prompt_lookup_min` and `prompt_lookup_max`).
-_NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
+_NGRAM = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
+
+_CPU_WORKERS = {
+    False: "serve_app.engine.cpu_worker.MendedCpuWorker",
+    True: "serve_app.engine.cpu_worker.CompositeCpuWorker",
+}
+"""By whether the step can go over to n-gram drafts."""
 
 
 class _LoadCounter(StatLoggerBase):
@@ -90,8 +96,11 @@ def engine_args(
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
         **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
     }
+    composite = speculation is not None and speculation.floor is not None
     if tier.gpu is None:
-        arguments.setdefault("worker_cls", "serve_app.engine.cpu_worker.MendedCpuWorker")
+        arguments.setdefault("worker_cls", _CPU_WORKERS[composite])
+    elif composite:
+        arguments.setdefault("worker_cls", "serve_app.engine.composite_drafts.CompositeGpuWorker")
     if speculation:
         default = SpeculationWish(k=speculation.k, tau=speculation.tau)
         controller = {"settings": settings.model_dump(mode="json"), "default": default.to_dict()}
@@ -265,6 +274,22 @@ class VllmEngine:
     def families(self) -> Mapping[str, FamilyCount]:
         """See `Engine.families`."""
         return self._records.families
+
+    def own_drafts(self) -> FamilyCount:
+        """See `Engine.own_drafts`."""
+        return self._records.own_drafts
+
+    async def use_drafts(self, drafts: Drafts) -> None:
+        """See `Engine.use_drafts`. The order is a request of one token, answered when the scheduler has taken it."""
+        order = SamplingParams(max_tokens=1, temperature=0.0, extra_args=SpeculationWish(k=0).to_arguments())
+        prompt: TokensPrompt = {"prompt_token_ids": [0]}
+        try:
+            async for _ in self._engine.generate(prompt, order, f"{ORDER_PREFIX}{drafts}"):
+                pass
+        except (EngineDeadError, EngineGenerateError) as error:
+            raise EngineError("engine_failed", str(error), status=500, retryable=True) from error
+        if drafts == "own":
+            self._records.forget_own_drafts()
 
     async def shutdown(self) -> None:
         """See `Engine.shutdown`."""

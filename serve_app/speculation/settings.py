@@ -179,6 +179,15 @@ class DriftSettings(_Group):
     )
 
 
+class FallbackSettings(_Group):
+    """When a draft model or EAGLE head is given up for n-gram drafts (a step's `floor`)."""
+
+    min_tokens: int = Field(default=2_000, ge=1, description="Draft tokens to have seen before it is judged.")
+    z: float = Field(
+        default=3.0, ge=0, description="Standard deviations by which acceptance must be under the floor, not by chance."
+    )
+
+
 class SpeculationSettings(_Group):
     """Settings of the speculation controller."""
 
@@ -188,3 +197,4 @@ class SpeculationSettings(_Group):
     tau: TauSettings = Field(default=TauSettings(), description="The enforced acceptance floor.")
     auto: AutoSettings = Field(default=AutoSettings(), description="When `auto` speculates.")
     drift: DriftSettings = Field(default=DriftSettings(), description="Drift alarms.")
+    fallback: FallbackSettings = Field(default=FallbackSettings(), description="Going over to n-gram drafts.")

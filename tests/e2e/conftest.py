@@ -17,13 +17,14 @@ from bench.servers import Server, running
 from cluster.weights import missing_reason, models_dir
 from cluster.weights.folder import model_path
 from tests.support.api import Api
-from tests.support.e2e_app import MODEL, e2e_application
+from tests.support.e2e_app import EARLY_EXIT, MODEL, e2e_application
 
 # Engines without the server come before it, so that the cores are theirs. Then cold starts, so that the tests after
 # them find every tier warm; the test that kills an engine comes last.
 FIRST = (
     "test_speculation_engine",
     "test_speculation_sampling",
+    "test_draft_fallback",
     "test_bundled_weights",
     "test_fallback",
     "test_inference",
@@ -54,9 +55,19 @@ def vllm_installed() -> None:
 @pytest.fixture(scope="session")
 def bundled_model(vllm_installed: None) -> Path:
     """The bundled model's folder."""
-    if reason := missing_reason(models_dir({}), MODEL):
+    return _folder_of(MODEL)
+
+
+@pytest.fixture(scope="session")
+def early_exit_model(vllm_installed: None) -> Path:
+    """The folder of its early-exit draft."""
+    return _folder_of(EARLY_EXIT)
+
+
+def _folder_of(model: str) -> Path:
+    if reason := missing_reason(models_dir({}), model):
         pytest.skip(reason)
-    return model_path(models_dir({}), MODEL)
+    return model_path(models_dir({}), model)
 
 
 @pytest.fixture(scope="session")

@@ -21,13 +21,30 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
         "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
         "ingress": {"replicas": 2},
     },
-    # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step.
+    # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step. The draft of performance is
+    # never good enough.
     "broken": {
         "stub": {"tokens_per_s": 200.0, "failing_steps": ["ngram"]},
+        "speculation": {"fallback": {"min_tokens": 20}},
         "tiers": {
             "balanced": {
                 "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],
-            }
+            },
+            "performance": {
+                "chain": [
+                    {
+                        "name": "poor-draft",
+                        "target": "smollm2-135m-instruct",
+                        "max_model_len": 2048,
+                        "speculation": {
+                            "method": "draft_model",
+                            "draft": "smollm2-135m-instruct-early-exit-4",
+                            "k_max": 3,
+                            "floor": 0.99,
+                        },
+                    }
+                ],
+            },
         },
     },
 }

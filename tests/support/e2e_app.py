@@ -7,6 +7,7 @@ from typing import Any, Final
 from bench.servers import Server, application
 
 MODEL: Final = "smollm2-135m-instruct"
+EARLY_EXIT: Final = "smollm2-135m-instruct-early-exit-4"
 LOST_MODEL: Final = "lost-model"
 """Declared in `models`, with no weights in the models folder."""
 WORKING_STEP: Final = "working"

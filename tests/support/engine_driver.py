@@ -2,8 +2,9 @@
 
     python -m tests.support.engine_driver CONFIG
 
-Each line of standard input is a JSON list of requests, which are asked at the same time; each line of standard output
-is what came of one list. Standard output is kept for that: what vLLM writes there goes to standard error.
+Each line of standard input has a JSON list of requests, `asks`, which are asked at the same time, and perhaps an
+`order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens; each line of standard output is what
+came of one such line. Standard output is kept for that: what vLLM writes there goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from serve_app.engine.vllm_engine import VllmEngine, start_vllm
 from serve_app.speculation.settings import SpeculationSettings
 
 Json = dict[str, Any]
+ORDER_AFTER = 8
 
 
 class Witness:
@@ -64,7 +66,7 @@ class Witness:
         """Both records of a request that is done; the core's is None where its own end was not the answer's."""
         ours, core = self.ours.pop(request_id), self.core.pop(request_id, None)
         return {
-            "steps": [(step.drafted, step.accepted, step.reason) for step in ours.steps],
+            "steps": [(step.drafted, step.accepted, step.reason, step.drafts) for step in ours.steps],
             "core_steps": core and list(zip(core.per_step_drafted, core.per_step_accepted, strict=True)),
         }
 
@@ -74,7 +76,9 @@ def _asked(internal_id: str) -> str:
     return internal_id.rsplit("-", 1)[0]
 
 
-async def answer(engine: VllmEngine, step: Step, witness: Witness, request_id: str, ask: Json) -> Json:
+async def answer(
+    engine: VllmEngine, step: Step, witness: Witness, under_way: asyncio.Event, request_id: str, ask: Json
+) -> Json:
     request = GenerationRequest(
         request_id=request_id,
         messages=(Message(role="user", content=ask["prompt"]),),
@@ -95,6 +99,8 @@ async def answer(engine: VllmEngine, step: Step, witness: Witness, request_id: s
             reply["token_ids"] += [token.token_id for token in item]
             reply["accepted"] += [token.spec_accepted for token in item]
             reply["text"] += "".join(token.text for token in item)
+            if len(reply["token_ids"]) >= ORDER_AFTER:
+                under_way.set()
         elif isinstance(item, Finished):
             reply["finish_reason"] = item.finish_reason
             reply["prompt_tokens"] = item.prompt_tokens
@@ -122,13 +128,21 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     asked = 0
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
-            asks = json.loads(line)
-            before = preemptions()
-            given = await asyncio.gather(
-                *(answer(engine, step, witness, f"r{asked + number}", ask) for number, ask in enumerate(asks))
-            )
+            batch = json.loads(line)
+            asks, before, under_way = batch["asks"], preemptions(), asyncio.Event()
+            answers = [
+                asyncio.ensure_future(answer(engine, step, witness, under_way, f"r{asked + number}", ask))
+                for number, ask in enumerate(asks)
+            ]
+            if batch["order"]:
+                if answers:
+                    await under_way.wait()
+                await engine.use_drafts(batch["order"])
+            given = await asyncio.gather(*answers)
             asked += len(asks)
-            replies.write(json.dumps({"replies": given, "preemptions": preemptions() - before}) + "\n")
+            own = engine.own_drafts()
+            counts = {"preemptions": preemptions() - before, "own_drafts": [own.drafted, own.accepted]}
+            replies.write(json.dumps({"replies": given, **counts}) + "\n")
             replies.flush()
     finally:
         await engine.shutdown()

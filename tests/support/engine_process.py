@@ -21,7 +21,7 @@ from threading import Timer
 from typing import Any, Literal
 
 from cluster.cpu_engine import cpu_environment
-from router.tiers import Step, Tier
+from router.tiers import Drafts, Step, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,6 +50,8 @@ class StepTaken:
     drafted: int
     accepted: int
     reason: str
+    drafts: Drafts
+    """Who made the drafts."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Batch:
     replies: list[Reply]
     preemptions: int
     """Times that the engine took a request's memory away while this batch was under way."""
+    own_drafts: tuple[int, int]
+    """(drafted, accepted) by the step's own draft since the engine began to use it."""
 
     @property
     def token_ids(self) -> list[list[int]]:
@@ -118,8 +122,8 @@ class EngineProcess:
         self._process = process
         self._log = log
 
-    def ask(self, asks: Sequence[Ask], timeout_s: float = 120) -> Batch:
-        """Ask all of them at once.
+    def ask(self, asks: Sequence[Ask], timeout_s: float = 120, order: Drafts | None = None) -> Batch:
+        """Ask all of them at once; with an order of who shall draft, given while they are under way.
 
         Raises:
             AssertionError: the process has ended, or was ended after `timeout_s`; with the end of its log.
@@ -129,7 +133,7 @@ class EngineProcess:
         limit = Timer(timeout_s, self._process.kill)
         limit.start()
         try:
-            self._process.stdin.write(json.dumps([asdict(ask) for ask in asks]) + "\n")
+            self._process.stdin.write(json.dumps({"asks": [asdict(ask) for ask in asks], "order": order}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
@@ -138,7 +142,8 @@ class EngineProcess:
             limit.cancel()
         assert line, f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}"
         data = json.loads(line)
-        return Batch([Reply.from_json(reply) for reply in data["replies"]], data["preemptions"])
+        replies = [Reply.from_json(reply) for reply in data["replies"]]
+        return Batch(replies, data["preemptions"], tuple(data["own_drafts"]))
 
     def end(self) -> None:
         """Have it end, without waiting for that: several engines can end together."""
@@ -149,7 +154,8 @@ class EngineProcess:
     def ask_alone(self, asks: Sequence[Ask]) -> Batch:
         """Ask one after the other."""
         batches = [self.ask([ask]) for ask in asks]
-        return Batch([batch.replies[0] for batch in batches], sum(batch.preemptions for batch in batches))
+        preemptions = sum(batch.preemptions for batch in batches)
+        return Batch([batch.replies[0] for batch in batches], preemptions, batches[-1].own_drafts)
 
 
 @contextmanager

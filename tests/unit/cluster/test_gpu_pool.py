@@ -163,3 +163,16 @@ def test_serves_status_is_read_in_our_terms(
     assert (seen.running, seen.starting, seen.failed) == (expected.running, expected.starting, expected.failed)
     assert seen.unhealthy is (status is DeploymentStatus.UNHEALTHY)
     assert seen.message == "words of Serve"
+
+
+def test_a_tier_counts_as_gone_over_to_n_gram_drafts_as_soon_as_one_replica_has() -> None:
+    reports = [
+        ReplicaReport("eco", "a", "running", "small-draft", drafts="own"),
+        ReplicaReport("eco", "b", "running", "small-draft", drafts="ngram", drafts_reason="poor"),
+        ReplicaReport("eco", "c", "running", "small-draft", drafts="own"),
+    ]
+    state = eco(TierDeployment(running=3), *reports)
+    assert (state.drafts, state.drafts_reason) == ("ngram", "poor")
+    state = eco(TierDeployment(running=1), reports[0])
+    assert (state.drafts, state.drafts_reason) == ("own", None)
+    assert eco(TierDeployment(running=1), running()).drafts is None

@@ -198,3 +198,10 @@ def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str,
     message = refusal(with_draft(**changes))
     assert "models.draft" in message
     assert said in message
+
+
+def test_a_floor_is_for_drafts_that_can_be_given_up() -> None:
+    assert Speculation(method="eagle3", draft="d", k_max=5, floor=0.2).floor == 0.2
+    assert Speculation(method="eagle3", draft="d", k_max=5).floor is None
+    with pytest.raises(ValidationError, match=r"method 'ngram' takes no `floor`, got 0\.2"):
+        Speculation(method="ngram", k_max=5, floor=0.2)

@@ -31,7 +31,7 @@ class Recorded:
         self.counters[key] = self.counters.get(key, 0) + amount
 
     def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
-        self.gauges[name, tags["family"]] = value
+        self.gauges[name, tags.get("family", "")] = value
 
 
 def test_totals_are_counted_once_however_often_they_are_told() -> None:
@@ -85,3 +85,12 @@ def test_a_fall_raises_the_alarm_for_its_family_alone_says_so_once_and_recovery_
     run(0.8, 60)
     assert sink.gauges[DRIFT, "code"] == 0
     assert "is back" in caplog.messages[1]
+
+
+def test_a_tier_that_has_gone_over_to_n_gram_drafts_is_told() -> None:
+    sink = Recorded()
+    metrics = AcceptanceMetrics("eco", SETTINGS, sink)
+    metrics.publish_drafts("own")
+    assert sink.gauges == {("power_lever_ngram_fallback", ""): 0}
+    metrics.publish_drafts("ngram")
+    assert sink.gauges == {("power_lever_ngram_fallback", ""): 1}

@@ -69,6 +69,7 @@ def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
             },
             {"name": "small-alone", "target": "small", "max_model_len": 4096, "method": None, "failure": None},
         ],
+        "drafts": None,
         "requests": {"running": 4, "waiting": 5},
         "queue_wait_ms": 6.5,
         "cold_start_s": 33,
@@ -78,3 +79,14 @@ def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
 def test_a_tier_without_a_gpu_says_cpu() -> None:
     config = app_config(tiers={"eco": {"gpu": None, "gpus": 0}})
     assert tiers_view(config, Observation())["tiers"][0]["gpu"] == "cpu"
+
+
+def test_a_tier_whose_step_has_a_floor_shows_who_drafts_and_why() -> None:
+    speculation = {"method": "draft_model", "draft": "small", "k_max": 3, "floor": 0.2}
+    step = {"name": "drafting", "target": "small", "max_model_len": 64, "speculation": speculation}
+    config = app_config(tiers={"eco": {"chain": [step]}})
+    cold = tiers_view(config, Observation())["tiers"][0]
+    assert cold["drafts"] == {"in_use": None, "reason": None, "floor": 0.2}
+    gone = TierState(running=1, active_step="drafting", drafts="ngram", drafts_reason="poor")
+    over = tiers_view(config, Observation({"eco": gone}))["tiers"][0]
+    assert over["drafts"] == {"in_use": "ngram", "reason": "poor", "floor": 0.2}

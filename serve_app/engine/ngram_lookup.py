@@ -1,0 +1,75 @@
+"""n-gram drafts on the device, without a wait for it: what followed the last tokens when they stood there before."""
+
+from __future__ import annotations
+
+import torch
+
+SHORTEST = 2
+LONGEST = 4
+"""Tokens that must match. Two already repeat by chance in prose; four are enough to follow copied text."""
+
+
+def ngram_drafts(history: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
+    """Draft tokens for each request: those after the earliest place where its longest suffix stands before.
+
+    Where there is no such place, or its text ends, a request's last token is repeated: a draft must be a token, and one
+    that is wrong is only rejected.
+
+    Args:
+        history: token ids, shape (requests, tokens); what is behind a request's length is ignored.
+        lengths: tokens of each request, at least 1, shape (requests,).
+        k: drafts for each request.
+
+    Returns:
+        Token ids, shape (requests, k), of `history`'s type.
+    """
+    rows, width = history.shape
+    lengths = lengths.long().unsqueeze(1)
+    last = history.gather(1, lengths - 1)
+    follows = torch.full((rows, 1), -1, device=history.device)
+    for n in range(SHORTEST, min(LONGEST, width) + 1):
+        suffix_at = (lengths - n + torch.arange(n, device=history.device)).clamp(min=0)
+        windows = history.unfold(1, n, 1)
+        places = torch.arange(windows.shape[1], device=history.device)
+        # The suffix itself is no earlier place, and a suffix longer than the text is none.
+        found = (windows == history.gather(1, suffix_at).unsqueeze(1)).all(-1) & (places < lengths - n)
+        first = found.int().argmax(1, keepdim=True)
+        follows = torch.where(found.gather(1, first), first + n, follows)
+    at = follows + torch.arange(k, device=history.device)
+    known = (follows >= 0) & (at < lengths)
+    return torch.where(known, history.gather(1, at.clamp(0, width - 1)), last)
+
+
+class TokenHistory:
+    """Token ids by KV-cache slot, so that a request's text is found through its block table.
+
+    Like the KV cache itself it survives reordered batches, preemption and prefix caching.
+
+    Args:
+        blocks: of the KV cache.
+        block_size: tokens in a block.
+        device: where the tensors are.
+    """
+
+    def __init__(self, blocks: int, block_size: int, device: torch.device) -> None:
+        self._block_size = block_size
+        # Padding is mapped to slot -1: the last one is nobody's.
+        self._tokens = torch.zeros(blocks * block_size + 1, dtype=torch.int32, device=device)
+
+    def write(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Both of shape (tokens,)."""
+        self._tokens[slots.long()] = tokens.to(self._tokens.dtype)
+
+    def read(self, block_table: torch.Tensor, length: int) -> torch.Tensor:
+        """The first tokens of each request.
+
+        Args:
+            block_table: shape (requests, blocks of the longest possible text).
+            length: how many tokens, at most as many as those blocks hold.
+
+        Returns:
+            Shape (requests, length); behind a request's own length anything.
+        """
+        blocks = block_table[:, : -(-length // self._block_size)].long()
+        slots = blocks.unsqueeze(2) * self._block_size + torch.arange(self._block_size, device=blocks.device)
+        return self._tokens[slots.flatten(1)[:, :length]]

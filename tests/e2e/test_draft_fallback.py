@@ -1,0 +1,112 @@
+"""Going over from a draft model to n-gram drafts and back, on a real engine, while requests are under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cluster.profiles import load_profile
+from tests.support.e2e_app import EARLY_EXIT, MODEL
+from tests.support.engine_process import Ask, Batch, EngineProcess, Reply, engine_process
+
+COPY: Final = (
+    'Repeat this JSON exactly: {"name": "Anna", "age": 31, "city": "Oslo", "tags": ["a", "b", "c"], "name2": "Anna", '
+    '"age2": 31, "city2": "Oslo"}'
+)
+STORY: Final = "Tell me a short story about a lighthouse."
+LENGTHS: Final = {COPY: 64, STORY: 48}
+
+
+def asks(k: int) -> list[Ask]:
+    return [Ask(prompt, k, max_tokens=tokens) for prompt, tokens in LENGTHS.items()]
+
+
+@pytest.fixture(scope="module")
+def engine(
+    early_exit_model: Path, bundled_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineProcess]:
+    """The performance tier of the local profile."""
+    profile = load_profile("local")
+    tier, step = profile.tiers["performance"], profile.step("performance", None)
+    assert step.speculation is not None
+    assert step.speculation.floor is not None
+    models = {MODEL: bundled_model, EARLY_EXIT: early_exit_model}
+    with engine_process(step, tier, models, tmp_path_factory.mktemp("engine") / "log") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def plain(engine: EngineProcess) -> Batch:
+    """Without drafts."""
+    return engine.ask(asks(0))
+
+
+@pytest.fixture(scope="module")
+def own(engine: EngineProcess, plain: Batch) -> Batch:
+    """With drafts of the draft model."""
+    return engine.ask(asks(3))
+
+
+@pytest.fixture(scope="module")
+def going_over(engine: EngineProcess, own: Batch) -> Batch:
+    """The order comes while the requests are under way."""
+    return engine.ask(asks(3), order="ngram")
+
+
+@pytest.fixture(scope="module")
+def gone_over(engine: EngineProcess, going_over: Batch) -> Batch:
+    return engine.ask(asks(3))
+
+
+@pytest.fixture(scope="module")
+def going_back(engine: EngineProcess, gone_over: Batch) -> Batch:
+    return engine.ask(asks(3), order="own")
+
+
+def drafters(reply: Reply) -> list[str]:
+    """Who made the drafts of each verification, without repetitions in a row."""
+    made = [step.drafts for step in reply.steps if step.drafted]
+    return [drafts for place, drafts in enumerate(made) if place == 0 or made[place - 1] != drafts]
+
+
+def acceptance(reply: Reply) -> float:
+    return reply.accepted_tokens / reply.draft_tokens
+
+
+def test_answers_are_the_same_whoever_drafts_and_across_the_change(
+    plain: Batch, own: Batch, going_over: Batch, gone_over: Batch, going_back: Batch
+) -> None:
+    for batch in (own, going_over, gone_over, going_back):
+        assert batch.token_ids == plain.token_ids
+
+
+def test_requests_under_way_go_over_with_the_order_and_back_with_the_next(going_over: Batch, going_back: Batch) -> None:
+    assert [drafters(reply) for reply in going_over.replies] == [["own", "ngram"]] * len(LENGTHS)
+    assert [drafters(reply) for reply in going_back.replies] == [["ngram", "own"]] * len(LENGTHS)
+
+
+def test_copied_text_is_foreseen_by_lookup_and_not_by_the_weak_draft_model(own: Batch, gone_over: Batch) -> None:
+    assert [drafters(reply) for reply in gone_over.replies] == [["ngram"]] * len(LENGTHS)
+    assert acceptance(own.replies[0]) < 0.3 < 0.7 < acceptance(gone_over.replies[0])
+
+
+def test_only_the_own_drafts_since_the_engine_began_to_use_them_are_counted(
+    own: Batch, going_over: Batch, gone_over: Batch, going_back: Batch
+) -> None:
+    def by_own(batch: Batch) -> tuple[int, int]:
+        steps = [step for reply in batch.replies for step in reply.steps if step.drafts == "own"]
+        return sum(step.drafted for step in steps), sum(step.accepted for step in steps)
+
+    before = by_own(own)
+    during = by_own(going_over)
+    assert own.own_drafts == before
+    assert going_over.own_drafts == gone_over.own_drafts == (before[0] + during[0], before[1] + during[1])
+    assert 0 < by_own(going_back)[0] == going_back.own_drafts[0]
+
+
+def test_our_record_is_the_engine_cores_own_whoever_drafts(going_over: Batch, going_back: Batch) -> None:
+    for reply in (*going_over.replies, *going_back.replies):
+        assert reply.verifications == reply.core_steps
