@@ -142,25 +142,25 @@ def goal_rows(cells: Cells) -> list[dict[str, Value]]:
 def measure(
     off: RunningEngine,
     drafting: RunningEngine,
-    families: Mapping[str, Sequence[str]],
+    family: str,
+    prompts: Sequence[str],
     rounds: Mapping[int, int],
-    max_tokens: int,
+    tokens: int,
 ) -> Cells:
-    """Every cell, round by round."""
-    cells: Cells = {(family, batch, setting): Cell() for family in families for batch in rounds for setting in SETTINGS}
+    """The cells of one family, round by round."""
+    cells: Cells = {(family, batch, setting): Cell() for batch in rounds for setting in SETTINGS}
     turn = 0
-    for family, prompts in families.items():
-        for batch, count in rounds.items():
-            for number in range(count):
-                print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
-                asked = cycled(prompts, number * batch, batch)
-                off.ask(asked, 0, 1)
-                drafting.ask(asked, 0, 1)
-                for place in range(len(SETTINGS)):
-                    setting = SETTINGS[(place + turn) % len(SETTINGS)]
-                    engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
-                    cells[family, batch, setting].batches.append(engine.ask(asked, k, max_tokens))
-                turn += 1
+    for batch, count in rounds.items():
+        for number in range(count):
+            print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
+            asked = cycled(prompts, number * batch, batch)
+            off.ask(asked, 0, 1)
+            drafting.ask(asked, 0, 1)
+            for place in range(len(SETTINGS)):
+                setting = SETTINGS[(place + turn) % len(SETTINGS)]
+                engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
+                cells[family, batch, setting].batches.append(engine.ask(asked, k, tokens))
+            turn += 1
     return cells
 
 
@@ -235,17 +235,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         started = [
             engines.enter_context(running_engine(step.name, tier, step, models_dir({}))) for step in (plain, drafting)
         ]
-        try:
-            cells = measure(started[0], started[1], {name: families[name] for name in wanted}, rounds, args.max_tokens)
-        except EngineGoneError as error:
-            print(error, file=sys.stderr)
-            return 1
-    rows, goals = cell_rows(cells), goal_rows(cells)
-    print_report(f"Speculation with {args.drafts} drafts", rows, made_by)
-    print(f"\n{markdown_table(goals)}")
-    if args.json:
-        write_json(args.json, {"cells": rows, "goals": goals, "drafts": args.drafts}, made_by)
-        write_report(args.json.with_suffix(".md"), cells, args.drafts, made_by)
+        cells: Cells = {}
+        for family in wanted:
+            try:
+                cells |= measure(started[0], started[1], family, families[family], rounds, args.max_tokens)
+            except EngineGoneError as error:
+                print(error, file=sys.stderr)
+                return 1
+            if args.json:  # after each family: a long run that is cut short has something to show
+                goals = goal_rows(cells)
+                write_json(args.json, {"cells": cell_rows(cells), "goals": goals, "drafts": args.drafts}, made_by)
+                write_report(args.json.with_suffix(".md"), cells, args.drafts, made_by)
+    print_report(f"Speculation with {args.drafts} drafts", cell_rows(cells), made_by)
+    print(f"\n{markdown_table(goal_rows(cells))}")
     return 0
 
 

@@ -41,8 +41,8 @@ CONFIG_KEY: Final = "power_lever_speculation"
 
 
 ORDER_PREFIX: Final = "power-lever-drafts:"
-"""How the id of a request begins that is an order; who shall draft follows. vLLM's routes and ours give the requests of
-clients other beginnings."""
+"""How the id of a request begins that is an order; who shall draft follows. `vllm_engine.py` and vLLM's OpenAI
+routes give the ids of clients other beginnings."""
 
 
 class _StepUnderWay(NamedTuple):

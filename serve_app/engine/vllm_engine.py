@@ -58,6 +58,8 @@ _CPU_WORKERS = {
     True: "serve_app.engine.cpu_worker.CompositeCpuWorker",
 }
 """By whether the step can go over to n-gram drafts."""
+_CLIENT = "inference-"
+"""Before a client's request id, which may be anything, also what looks like an order."""
 
 
 class _LoadCounter(StatLoggerBase):
@@ -181,7 +183,7 @@ class VllmEngine:
         prompt_ids, params = self._prepare(request)
         assert params.max_tokens is not None
         adding = asyncio.ensure_future(
-            self._engine.add_request(request.request_id, {"prompt_token_ids": prompt_ids}, params)
+            self._engine.add_request(_CLIENT + request.request_id, {"prompt_token_ids": prompt_ids}, params)
         )
         collector: RequestOutputCollector | None = None
         finished = False

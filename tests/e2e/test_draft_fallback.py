@@ -10,7 +10,7 @@ import pytest
 
 from cluster.profiles import load_profile
 from tests.support.e2e_app import EARLY_EXIT, MODEL
-from tests.support.engine_process import Ask, Batch, EngineProcess, Reply, engine_process
+from tests.support.engine_process import CLIENT_ID, Ask, Batch, EngineProcess, Reply, engine_process
 
 COPY: Final = (
     'Repeat this JSON exactly: {"name": "Anna", "age": 31, "city": "Oslo", "tags": ["a", "b", "c"], "name2": "Anna", '
@@ -81,6 +81,11 @@ def test_answers_are_the_same_whoever_drafts_and_across_the_change(
 ) -> None:
     for batch in (own, going_over, gone_over, going_back):
         assert batch.token_ids == plain.token_ids
+
+
+def test_a_client_cannot_order_by_the_id_of_a_request(own: Batch) -> None:
+    assert CLIENT_ID.endswith("ngram")
+    assert [drafters(reply) for reply in own.replies] == [["own"]] * len(LENGTHS)
 
 
 def test_requests_under_way_go_over_with_the_order_and_back_with_the_next(going_over: Batch, going_back: Batch) -> None:

@@ -23,10 +23,12 @@ from vllm.v1.engine import EngineCoreOutput
 from router.plan import spec_plan
 from router.request import Message, SpecWish
 from router.tiers import Step, Tier
+from serve_app.engine.depth_scheduler import ORDER_PREFIX
 from serve_app.engine.interface import Finished, GenerationRequest
 from serve_app.engine.spec_record import RequestRecord, SpecRecords
 from serve_app.engine.vllm_engine import VllmEngine, start_vllm
 from serve_app.speculation.settings import SpeculationSettings
+from tests.support.engine_process import CLIENT_ID
 
 Json = dict[str, Any]
 ORDER_AFTER = 8
@@ -72,8 +74,8 @@ class Witness:
 
 
 def _asked(internal_id: str) -> str:
-    """vLLM appends random characters to the id that it is given."""
-    return internal_id.rsplit("-", 1)[0]
+    """The engine puts a word before the id that it is given, vLLM random characters behind."""
+    return internal_id.removeprefix("inference-").rsplit("-", 1)[0]
 
 
 async def answer(
@@ -120,6 +122,7 @@ def preemptions() -> int:
 
 
 async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
+    assert f"{ORDER_PREFIX}ngram" == CLIENT_ID
     tier, step = Tier.model_validate(config["tier"]), Step.model_validate(config["step"])
     settings = SpeculationSettings.model_validate(config["settings"])
     paths = {name: Path(path) for name, path in config["models"].items()}
@@ -131,7 +134,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
             batch = json.loads(line)
             asks, before, under_way = batch["asks"], preemptions(), asyncio.Event()
             answers = [
-                asyncio.ensure_future(answer(engine, step, witness, under_way, f"r{asked + number}", ask))
+                asyncio.ensure_future(answer(engine, step, witness, under_way, f"{CLIENT_ID}-{asked + number}", ask))
                 for number, ask in enumerate(asks)
             ]
             if batch["order"]:

@@ -24,6 +24,8 @@ from cluster.cpu_engine import cpu_environment
 from router.tiers import Drafts, Step, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
+CLIENT_ID = "power-lever-drafts:ngram"
+"""How the ids of requests begin: clients may call them anything, here as orders are called, which they are not."""
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
