@@ -1,78 +1,159 @@
-"""One engine of the product in a process of its own, without Serve; the other end is `bench/engines.py`.
+"""One real engine that answers batches of requests from standard input: the process behind `engines.py`.
 
     python -m bench.engine_host CONFIG
 
-Each line of standard input is a JSON list of requests, which are asked at the same time; each line of standard output
-says what came of one list and when. Standard output is kept for that: what vLLM writes there goes to standard error.
+Each line of standard input has a JSON list of requests, `asks`, which are asked at the same time, and perhaps an
+`order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens; each line of standard output is what
+came of one such line. Standard output is kept for that: what vLLM writes there goes to standard error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from prometheus_client import REGISTRY
+from vllm.v1.engine import EngineCoreOutput
+
+from bench.engines import CLIENT_ID
 from router.classify import classify_prompt
 from router.plan import spec_plan
 from router.request import Message, SpecWish
 from router.tiers import Step, Tier
+from serve_app.engine.depth_scheduler import ORDER_PREFIX
 from serve_app.engine.interface import Finished, GenerationRequest
+from serve_app.engine.spec_record import RequestRecord, SpecRecords
 from serve_app.engine.vllm_engine import VllmEngine, start_vllm
 from serve_app.speculation.settings import SpeculationSettings
 
 Json = dict[str, Any]
+ORDER_AFTER = 8
+"""Tokens."""
 
 
-async def answer(engine: VllmEngine, step: Step, request_id: str, ask: Mapping[str, Any]) -> Json:
-    """One greedy request: when its tokens arrived (s after it was asked), what was drafted and accepted."""
+class Witness:
+    """Keeps, by request, our own record of its steps and the one that vLLM's engine core made."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self.ours: dict[str, RequestRecord] = {}
+        self.core: dict[str, Any] = {}
+        self._keep_ours(engine._records)
+        self._keep_core(engine._engine.output_processor)
+
+    def _keep_ours(self, records: SpecRecords) -> None:
+        of = records.of
+
+        def keep(collector: Hashable) -> RequestRecord:
+            record = of(collector)
+            self.ours[_asked(collector.request_id)] = record  # type: ignore[attr-defined]
+            return record
+
+        records.of = keep  # type: ignore[method-assign]
+
+    def _keep_core(self, processor: Any) -> None:
+        process = processor.process_outputs
+
+        def keep(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+            for output in outputs:
+                if output.spec_decode_metrics is not None:
+                    self.core[_asked(output.request_id)] = output.spec_decode_metrics
+            return process(outputs, *args, **kwargs)
+
+        processor.process_outputs = keep
+
+    def take(self, request_id: str) -> Json:
+        """Both records of a request that is done; the core's is None where its own end was not the answer's."""
+        ours, core = self.ours.pop(request_id), self.core.pop(request_id, None)
+        return {
+            "steps": [(step.drafted, step.accepted, step.reason, step.drafts) for step in ours.steps],
+            "core_steps": core and list(zip(core.per_step_drafted, core.per_step_accepted, strict=True)),
+        }
+
+
+def _asked(internal_id: str) -> str:
+    """The engine puts a word before the id that it is given, vLLM random characters behind."""
+    return internal_id.removeprefix("inference-").rsplit("-", 1)[0]
+
+
+async def answer(
+    engine: VllmEngine, step: Step, witness: Witness, under_way: asyncio.Event, request_id: str, ask: Json
+) -> Json:
+    """What came of one request, and when."""
     request = GenerationRequest(
         request_id=request_id,
         messages=(Message(role="user", content=ask["prompt"]),),
         max_tokens=ask["max_tokens"],
         max_tokens_is_wish=True,
-        temperature=0.0,
+        temperature=ask["temperature"],
         top_p=1.0,
-        seed=None,
-        stop=(),
+        seed=ask["seed"],
+        stop=tuple(ask["stop"]),
         logprobs=False,
-        spec=spec_plan(step.speculation, SpecWish(k=ask["k"], tau=0.0)),
-        family=classify_prompt(ask["prompt"]).category,  # as the router tells the tier
+        spec=spec_plan(step.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
+        family=ask["family"] or classify_prompt(ask["prompt"]).category,
     )
+    reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": []}
     began_s = time.monotonic()
-    arrivals: list[tuple[float, int]] = []
     async for item in engine.generate(request):
         if isinstance(item, list):
-            arrivals.append((time.monotonic() - began_s, len(item)))
+            reply["arrivals"].append((time.monotonic() - began_s, len(item)))
+            reply["token_ids"] += [token.token_id for token in item]
+            reply["accepted"] += [token.spec_accepted for token in item]
+            reply["text"] += "".join(token.text for token in item)
+            if len(reply["token_ids"]) >= ORDER_AFTER:
+                under_way.set()
         elif isinstance(item, Finished):
-            spec = item.spec
-    return {
-        "arrivals": arrivals,
-        "steps": spec.steps,
-        "draft_tokens": spec.draft_tokens,
-        "accepted_tokens": spec.accepted_tokens,
-        "reasons": spec.reasons,
-    }
+            reply["finish_reason"] = item.finish_reason
+            reply["prompt_tokens"] = item.prompt_tokens
+            reply["draft_tokens"] = item.spec.draft_tokens
+            reply["accepted_tokens"] = item.spec.accepted_tokens
+            reply["reasons"] = item.spec.reasons
+            reply["stopped_by_tau"] = item.spec.stopped_by_tau
+        if ask["pause_s"]:
+            await asyncio.sleep(ask["pause_s"])
+    return reply | witness.take(request_id)
+
+
+def preemptions() -> int:
+    """Of all requests so far, by vLLM's own counter."""
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    return int(sum(sample.value for sample in samples if sample.name == "vllm:num_preemptions_total"))
 
 
 async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
-    """Answer batches until standard input ends."""
+    """Answer until standard input ends."""
+    assert f"{ORDER_PREFIX}ngram" == CLIENT_ID
     tier, step = Tier.model_validate(config["tier"]), Step.model_validate(config["step"])
-    folder = Path(config["models_dir"])
-    engine = await asyncio.to_thread(start_vllm, "eco", tier, step, SpeculationSettings(), lambda name: folder / name)
-    number = itertools.count()
+    settings = SpeculationSettings.model_validate(config["settings"])
+    paths = {name: Path(path) for name, path in config["models"].items()}
+    engine = await asyncio.to_thread(start_vllm, "eco", tier, step, settings, paths.__getitem__)
+    witness = Witness(engine)
+    asked = 0
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
-            asks = json.loads(line)
+            batch = json.loads(line)
+            asks, before, under_way = batch["asks"], preemptions(), asyncio.Event()
             began_s = time.monotonic()
-            answers = await asyncio.gather(*(answer(engine, step, f"b{next(number)}", ask) for ask in asks))
+            answers = [
+                asyncio.ensure_future(answer(engine, step, witness, under_way, f"{CLIENT_ID}-{asked + number}", ask))
+                for number, ask in enumerate(asks)
+            ]
+            if batch["order"]:
+                if answers:
+                    await under_way.wait()
+                await engine.use_drafts(batch["order"])
+            given = await asyncio.gather(*answers)
             seconds = time.monotonic() - began_s
-            replies.write(json.dumps({"seconds": seconds, "answers": answers}) + "\n")
+            asked += len(asks)
+            own = engine.own_drafts()
+            counts = {"preemptions": preemptions() - before, "own_drafts": [own.drafted, own.accepted]}
+            replies.write(json.dumps({"replies": given, "seconds": seconds, **counts}) + "\n")
             replies.flush()
     finally:
         await engine.shutdown()

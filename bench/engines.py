@@ -1,4 +1,11 @@
-"""Real engines without Serve, each in a process of its own (`bench/engine_host.py`), and what they answer."""
+"""Real engines in processes of their own, asked without a server: the replica's `VllmEngine`, for benchmarks and tests.
+
+    with engine_process(step, tier, models, log) as engine:
+        batch = engine.ask([Ask("What is the capital of France?", k=2)])
+
+The library that vLLM's CPU build wants loaded before anything else is given to a process when it starts, so an engine
+cannot live in the asking one. The other end is `engine_host.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +13,78 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Literal
+from threading import Timer
+from typing import Any, Literal
 
-from bench.processes import stop_tree
 from bench.report import REPOSITORY
 from cluster.cpu_engine import cpu_environment
-from router.tiers import Step, Tier
+from router.tiers import Drafts, Step, Tier
+from serve_app.speculation.settings import SpeculationSettings
 
-K = int | Literal["auto"]
-_LOG_TAIL_BYTES = 4000
+CLIENT_ID = "power-lever-drafts:ngram"
+"""How the ids of requests begin: clients may call them anything, here as orders are called, which they are not."""
 
 
 class EngineGoneError(RuntimeError):
-    """An engine has ended; the message is the end of its log."""
+    """An engine has ended; the message has the end of its log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True)
+class Ask:
+    """One request."""
+
+    prompt: str
+    k: int | Literal["auto"] = "auto"
+    tau: float = 0.0
+    max_tokens: int = 32
+    temperature: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    family: str | None = None
+    """Its prompt family; None: as the router classifies it."""
+    pause_s: float = 0.0
+    """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """One engine step of a request, as our own record has it."""
+
+    drafted: int
+    accepted: int
+    reason: str
+    drafts: Drafts
+    """Who made the drafts."""
+
+
+@dataclass(frozen=True)
+class Reply:
     """What came of one request."""
 
-    arrivals: tuple[tuple[float, int], ...]
-    """(time since the request, s; tokens) of each item of its stream, in order."""
-    steps: int
-    """Verification steps that had drafts."""
+    token_ids: list[int]
+    accepted: list[bool]
+    """`spec_accepted` of each token."""
+    text: str
+    arrivals: list[tuple[float, int]]
+    """(time since the request, s; tokens) of each item; fewer items than steps where the client was slow."""
+    finish_reason: str
+    prompt_tokens: int
     draft_tokens: int
     accepted_tokens: int
     reasons: dict[str, int]
-    """Engine steps by why they had so many drafts."""
+    stopped_by_tau: bool
+    steps: list[StepTaken]
+    core_steps: list[tuple[int, int]] | None
+    """(drafted, accepted) of each verification as vLLM's engine core recorded it; None: it did not end the answer."""
 
     @property
-    def tokens(self) -> int:
-        """Completion tokens."""
-        return sum(count for _, count in self.arrivals)
+    def ttft_s(self) -> float:
+        """Time to first token, s."""
+        return self.arrivals[0][0]
 
     @property
     def itl_s(self) -> list[float]:
@@ -52,86 +94,150 @@ class Answer:
             gaps += [(after_s - before_s) / count] * count
         return gaps
 
+    @property
+    def verifications(self) -> list[tuple[int, int]]:
+        """`core_steps` by our own record."""
+        return [(step.drafted, step.accepted) for step in self.steps if step.drafted]
 
-@dataclass(frozen=True, slots=True)
+    @property
+    def depths(self) -> set[int]:
+        """Draft tokens verified in a step."""
+        return {step.drafted for step in self.steps}
+
+    @property
+    def flags_of_steps(self) -> list[bool]:
+        """What `accepted` must be: of each step its accepted drafts, then the target's own token, cut at the end."""
+        flags = [position < step.accepted for step in self.steps for position in range(step.accepted + 1)]
+        return flags[: len(self.token_ids)]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reply:
+        """As `engine_host.py` writes it."""
+        core = data["core_steps"]
+        parsed = {
+            "arrivals": [(at_s, tokens) for at_s, tokens in data["arrivals"]],
+            "steps": [StepTaken(*step) for step in data["steps"]],
+            "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
+        }
+        return cls(**{field.name: {**data, **parsed}[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Requests that were asked at the same time."""
+    """What came of requests that were asked together, in the order of the asks."""
 
+    replies: list[Reply]
     seconds: float
     """From the first request to the last token."""
-    answers: tuple[Answer, ...]
+    preemptions: int
+    """Times that the engine took a request's memory away while this batch was under way."""
+    own_drafts: tuple[int, int]
+    """(drafted, accepted) by the step's own draft since the start."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Completion tokens of all answers over the batch's time."""
+        return self.tokens / self.seconds
 
     @property
     def tokens(self) -> int:
         """Completion tokens of all answers."""
-        return sum(answer.tokens for answer in self.answers)
+        return sum(len(reply.token_ids) for reply in self.replies)
+
+    @property
+    def token_ids(self) -> list[list[int]]:
+        """Of each answer."""
+        return [reply.token_ids for reply in self.replies]
 
 
-@dataclass(frozen=True, slots=True)
-class RunningEngine:
+class EngineProcess:
     """A started engine."""
 
-    name: str
-    _process: subprocess.Popen[str]
-    _log: IO[bytes]
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
 
-    def ask(self, prompts: Sequence[str], k: K, max_tokens: int) -> Batch:
-        """Ask all prompts at once, greedily, each to be drafted for with that depth.
+    def ask(self, asks: Sequence[Ask], timeout_s: float = 120, order: Drafts | None = None) -> Batch:
+        """Ask all of them at once; with an order of who shall draft, given while they are under way.
 
         Raises:
-            EngineGoneError: the engine has ended.
+            EngineGoneError: the process has ended, or was ended after `timeout_s`.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asks = [{"prompt": prompt, "k": k, "max_tokens": max_tokens} for prompt in prompts]
+        limit = Timer(timeout_s, self._process.kill)
+        limit.start()
         try:
-            self._process.stdin.write(json.dumps(asks) + "\n")
+            self._process.stdin.write(json.dumps({"asks": [asdict(ask) for ask in asks], "order": order}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            limit.cancel()
         if not line:
-            self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            raise EngineGoneError(f"engine {self.name} has ended:\n{self._log.read().decode(errors='replace')}")
-        return batch_from(json.loads(line))
+            raise EngineGoneError(f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}")
+        data = json.loads(line)
+        replies = [Reply.from_json(reply) for reply in data["replies"]]
+        return Batch(replies, data["seconds"], data["preemptions"], tuple(data["own_drafts"]))
 
+    def end(self) -> None:
+        """Have it end, without waiting for that: several engines can end together."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone already
+            self._process.stdin.close()  # it ends at the end of its input
 
-def batch_from(data: dict[str, Any]) -> Batch:
-    """A batch as the host process writes it."""
-    answers = [
-        Answer(**{**answer, "arrivals": tuple((at_s, count) for at_s, count in answer["arrivals"])})
-        for answer in data["answers"]
-    ]
-    return Batch(data["seconds"], tuple(answers))
+    def ask_alone(self, asks: Sequence[Ask]) -> Batch:
+        """Ask one after the other."""
+        batches = [self.ask([ask]) for ask in asks]
+        return Batch(
+            [batch.replies[0] for batch in batches],
+            sum(batch.seconds for batch in batches),
+            sum(batch.preemptions for batch in batches),
+            batches[-1].own_drafts,
+        )
 
 
 @contextmanager
-def running_engine(name: str, tier: Tier, step: Step, models_dir: Path) -> Iterator[RunningEngine]:
-    """Start the engine of a step; it has started when it answers, and ends with the block."""
+def engine_process(
+    step: Step, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
+) -> Iterator[EngineProcess]:
+    """Start the engine of a step; it has started when the first batch is answered, and ends with the block.
+
+    Args:
+        step: which engine.
+        tier: its hardware.
+        models: folder of each model that the step names.
+        log: file for what it writes.
+        settings: of the speculation controller.
+    """
     config = {
         "tier": tier.model_dump(mode="json"),
         "step": step.model_dump(mode="json"),
-        "models_dir": str(models_dir),
+        "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
+        "models": {name: str(path) for name, path in models.items()},
     }
-    with tempfile.TemporaryFile() as log:
+    environment = os.environ | (cpu_environment(Path(sys.prefix)) if tier.gpu is None else {})
+    command = [sys.executable, "-m", "bench.engine_host", json.dumps(config)]
+    with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.engine_host", json.dumps(config)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=file,
             text=True,
             cwd=REPOSITORY,
-            env=os.environ | (cpu_environment(Path(sys.prefix)) if tier.gpu is None else {}),
+            env=environment,
         )
+    engine = EngineProcess(process, log)
+    try:
+        yield engine
+    finally:
+        assert process.stdout is not None
+        engine.end()
         try:
-            yield RunningEngine(name, process, log)
-        finally:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.close()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                stop_tree(process.pid)
-                process.wait()
-            process.stdout.close()
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

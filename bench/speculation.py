@@ -22,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
 
-from bench.engines import Answer, Batch, EngineGoneError, K, RunningEngine, running_engine
+from bench.engines import Ask, Batch, EngineGoneError, EngineProcess, Reply, engine_process
 from bench.options import parser
 from bench.plot import grouped_bars
 from bench.prompts import COPYING, PromptError, copying_prompts, cycled, read_families
@@ -32,12 +33,13 @@ from bench.report import REPOSITORY, Value, markdown_table, print_report, proven
 from bench.stats import percentile
 from cluster.profiles import read_profile, validate_profile
 from cluster.weights import models_dir
+from cluster.weights.folder import model_path
 from router.tiers import Profile, Speculation, Step, Tier
 
 OFF: Final = "off"
 AUTO: Final = "auto"
 STATIC: Final[Mapping[str, int]] = {"K=2": 2, "K=5": 5, "K=8": 8}
-DEPTHS: Final[Mapping[str, K]] = {**STATIC, AUTO: "auto"}
+DEPTHS: Final[Mapping[str, int | Literal["auto"]]] = {**STATIC, AUTO: "auto"}
 """Settings of the engine that drafts."""
 SETTINGS: Final = (OFF, *DEPTHS)
 ROUNDS: Final[Mapping[int, int]] = {1: 4, 8: 2, 32: 1}
@@ -62,9 +64,9 @@ class Cell:
     batches: list[Batch] = field(default_factory=list)
 
     @property
-    def answers(self) -> list[Answer]:
+    def replies(self) -> list[Reply]:
         """Of all rounds."""
-        return [answer for batch in self.batches for answer in batch.answers]
+        return [reply for batch in self.batches for reply in batch.replies]
 
     @property
     def tokens_per_s(self) -> float:
@@ -74,14 +76,14 @@ class Cell:
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted of the verified draft tokens (0-1); None: there were none."""
-        drafted = sum(answer.draft_tokens for answer in self.answers)
-        return sum(answer.accepted_tokens for answer in self.answers) / drafted if drafted else None
+        drafted = sum(reply.draft_tokens for reply in self.replies)
+        return sum(reply.accepted_tokens for reply in self.replies) / drafted if drafted else None
 
     @property
     def mean_acceptance_length(self) -> float | None:
         """Tokens that a verification step yields, the target's own included; None: there was none."""
-        steps = sum(answer.steps for answer in self.answers)
-        return 1 + sum(answer.accepted_tokens for answer in self.answers) / steps if steps else None
+        steps = sum(len(reply.verifications) for reply in self.replies)
+        return 1 + sum(reply.accepted_tokens for reply in self.replies) / steps if steps else None
 
 
 Cells = dict[tuple[str, int, str], Cell]
@@ -92,10 +94,10 @@ def cell_rows(cells: Cells) -> list[dict[str, Value]]:
     """The report's rows."""
     rows: list[dict[str, Value]] = []
     for (family, batch, setting), cell in cells.items():
-        ttft_s = [answer.arrivals[0][0] for answer in cell.answers if answer.arrivals]
-        itl_s = [gap for answer in cell.answers for gap in answer.itl_s]
+        ttft_s = [reply.ttft_s for reply in cell.replies]
+        itl_s = [gap for reply in cell.replies for gap in reply.itl_s]
         per_round = [
-            ours.tokens / ours.seconds / (off.tokens / off.seconds)
+            ours.tokens_per_s / off.tokens_per_s
             for ours, off in zip(cell.batches, cells[family, batch, OFF].batches, strict=True)
         ]
         rows.append(
@@ -140,8 +142,8 @@ def goal_rows(cells: Cells) -> list[dict[str, Value]]:
 
 
 def measure(
-    off: RunningEngine,
-    drafting: RunningEngine,
+    off: EngineProcess,
+    drafting: EngineProcess,
     family: str,
     prompts: Sequence[str],
     rounds: Mapping[int, int],
@@ -154,14 +156,19 @@ def measure(
         for number in range(count):
             print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
             asked = cycled(prompts, number * batch, batch)
-            off.ask(asked, 0, 1)
-            drafting.ask(asked, 0, 1)
+            for engine in (off, drafting):
+                ask(engine, asked, 0, 1)
             for place in range(len(SETTINGS)):
                 setting = SETTINGS[(place + turn) % len(SETTINGS)]
                 engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
-                cells[family, batch, setting].batches.append(engine.ask(asked, k, tokens))
+                cells[family, batch, setting].batches.append(ask(engine, asked, k, tokens))
             turn += 1
     return cells
+
+
+def ask(engine: EngineProcess, prompts: Sequence[str], k: int | Literal["auto"], tokens: int) -> Batch:
+    """All prompts at once, greedily, at one depth."""
+    return engine.ask([Ask(prompt, k, max_tokens=tokens) for prompt in prompts], timeout_s=600)
 
 
 def steps_of(profile: Profile, drafts: str) -> tuple[Tier, Step, Step]:
@@ -232,13 +239,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     profile = validate_profile(Profile, read_profile("local"), where="profile local")
     tier, plain, drafting = steps_of(profile, args.drafts)
     with ExitStack() as engines:
-        started = [
-            engines.enter_context(running_engine(step.name, tier, step, models_dir({}))) for step in (plain, drafting)
+        logs = Path(engines.enter_context(TemporaryDirectory()))
+        models = {name: model_path(models_dir({}), name) for name in profile.models}
+        off, drafter = [
+            engines.enter_context(engine_process(step, tier, models, logs / step.name)) for step in (plain, drafting)
         ]
         cells: Cells = {}
         for family in wanted:
             try:
-                cells |= measure(started[0], started[1], family, families[family], rounds, args.max_tokens)
+                cells |= measure(off, drafter, family, families[family], rounds, args.max_tokens)
             except EngineGoneError as error:
                 print(error, file=sys.stderr)
                 return 1

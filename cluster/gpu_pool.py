@@ -109,10 +109,10 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
     # one that failed found is still the news.
     telling = running or [report for report in reports if report.failures]
     failures = telling[-1].failures if telling else ()
-    # Serve stops trying after some failed starts and calls that unhealthy, as it calls a replica that has just died;
-    # only the first left a report of failure and has no replacement starting.
     drafting = [report for report in running if report.drafts is not None]
     told = next((report for report in drafting if report.drafts == "ngram"), drafting[-1] if drafting else None)
+    # Serve stops trying after some failed starts and calls that unhealthy, as it calls a replica that has just died;
+    # only the first left a report of failure and has no replacement starting.
     gave_up = deployment.unhealthy and not deployment.starting and any(r.state == "failed" for r in reports)
     return TierState(
         running=deployment.running,

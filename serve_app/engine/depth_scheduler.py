@@ -164,14 +164,15 @@ class DepthScheduler(AsyncScheduler):
             self._decisions.pop(request_id, None)
             self._wishes.pop(request_id, None)
         self._freed.clear()
-        self._controller.observe(
-            StepResult(
-                seconds,
-                scheduler_output.total_num_scheduled_tokens,
-                scheduler_output.num_spec_tokens_to_schedule,
-                counts,
+        if step.drafts == self._drafts:  # those made before going over teach nothing about the others
+            self._controller.observe(
+                StepResult(
+                    seconds,
+                    scheduler_output.total_num_scheduled_tokens,
+                    scheduler_output.num_spec_tokens_to_schedule,
+                    counts,
+                )
             )
-        )
         return outputs
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:

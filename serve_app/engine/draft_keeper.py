@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.gpu_pool import DraftOrder
 from router.tiers import TierName
-from serve_app.engine.interface import Engine, EngineError
+from serve_app.engine.interface import Engine, EngineError, FamilyCount
 from serve_app.speculation.draft_choice import DraftChoice
 from serve_app.speculation.settings import FallbackSettings
 
@@ -30,12 +30,15 @@ class DraftKeeper:
     floor: float
     settings: FallbackSettings
     choice: DraftChoice = field(default_factory=DraftChoice)
+    _judged: FamilyCount = field(default_factory=FamilyCount)
     _obeyed: DraftOrder | None = None
 
     async def judge(self) -> None:
         """Go over to n-gram drafts when the own ones are too poor."""
-        own = self.engine.own_drafts()
-        await self._go_over(self.choice.after(own.drafted, own.accepted, self.floor, self.settings))
+        own, judged = self.engine.own_drafts(), self._judged
+        self._judged = FamilyCount(own.drafted, own.accepted)
+        drafted, accepted = own.drafted - judged.drafted, own.accepted - judged.accepted
+        await self._go_over(self.choice.after(drafted, accepted, self.floor, self.settings))
 
     async def obey(self, order: DraftOrder | None) -> None:
         """Do what the newest order says, once."""

@@ -162,11 +162,11 @@ class Engine(Protocol):
         ...
 
     def own_drafts(self) -> FamilyCount:
-        """Draft tokens of the step's own draft model or head since it last began to draft; none without a floor."""
+        """Draft tokens of the step's own draft model or head since the start."""
         ...
 
     async def use_drafts(self, drafts: Drafts) -> None:
-        """Have the drafts made by these from the next step on; what is under way goes on. Only with a floor.
+        """Have the drafts made by these within a few steps; what is under way goes on. Only with a floor.
 
         Raises:
             EngineError: the engine failed.

@@ -87,12 +87,8 @@ class SpecRecords:
 
     @property
     def own_drafts(self) -> FamilyCount:
-        """Totals of the step's own draft model or head since `forget_own_drafts`."""
+        """Totals of the step's own draft model or head, over every request of the engine."""
         return self._own
-
-    def forget_own_drafts(self) -> None:
-        """Count them from zero again."""
-        self._own = FamilyCount()
 
     @property
     def families(self) -> Mapping[str, FamilyCount]:

@@ -224,8 +224,6 @@ class StubEngine:
     async def use_drafts(self, drafts: Drafts) -> None:
         """See `Engine.use_drafts`; a stub's drafts are what they are."""
         self._drafts = drafts
-        if drafts == "own":
-            self._own = FamilyCount()
 
     async def shutdown(self) -> None:
         """Nothing to stop."""

@@ -177,6 +177,7 @@ class VllmEngine:
     _step: Step
     _counters: list[_LoadCounter]
     _records: SpecRecords
+    _drafts: Drafts = "own"
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
@@ -282,16 +283,16 @@ class VllmEngine:
         return self._records.own_drafts
 
     async def use_drafts(self, drafts: Drafts) -> None:
-        """See `Engine.use_drafts`. The order is a request of one token, answered when the scheduler has taken it."""
-        order = SamplingParams(max_tokens=1, temperature=0.0, extra_args=SpeculationWish(k=0).to_arguments())
+        """See `Engine.use_drafts`. The order is a request that the scheduler sees, and that is taken back at once."""
+        if drafts == self._drafts:
+            return
         prompt: TokensPrompt = {"prompt_token_ids": [0]}
         try:
-            async for _ in self._engine.generate(prompt, order, f"{ORDER_PREFIX}{drafts}"):
-                pass
+            order = await self._engine.add_request(f"{ORDER_PREFIX}{drafts}", prompt, SamplingParams(max_tokens=1))
+            await self._engine.abort(order.request_id, internal=True)
         except (EngineDeadError, EngineGenerateError) as error:
             raise EngineError("engine_failed", str(error), status=500, retryable=True) from error
-        if drafts == "own":
-            self._records.forget_own_drafts()
+        self._drafts = drafts
 
     async def shutdown(self) -> None:
         """See `Engine.shutdown`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import dataclass, replace
+from math import exp, sqrt
 
 from router.tiers import Drafts
 from serve_app.speculation.settings import FallbackSettings
@@ -16,38 +16,43 @@ class DraftChoice:
     drafts: Drafts = "own"
     reason: str | None = None
     """In words; None as long as nothing happened."""
+    drafted: float = 0.0
+    accepted: float = 0.0
+    """Recent draft tokens of the own drafts, verified and accepted; older ones have faded."""
 
     def after(self, drafted: int, accepted: int, floor: float, settings: FallbackSettings) -> DraftChoice:
-        """The choice when the own drafts have come to these totals. It goes over and never back by itself.
+        """The choice after some more of the own drafts. It goes over and never back by itself.
 
         Args:
-            drafted: draft tokens of the own drafts that were verified since they were last chosen.
+            drafted: draft tokens that were verified since the last call.
             accepted: how many of them were accepted.
-            floor: acceptance rate (0-1) under which they are given up.
+            floor: acceptance rate (0-1) under which the own drafts are given up.
             settings: how sure that must be.
         """
-        if self.drafts == "ngram" or drafted < settings.min_tokens:
+        if self.drafts == "ngram" or not drafted:
             return self
-        if highest_likely_rate(drafted, accepted, settings.z) >= floor:
-            return self
-        said = f"{accepted / drafted:.3f} over {drafted:,} tokens is under the floor {floor:g}"
-        return DraftChoice("ngram", f"acceptance of the own drafts, {said}")
+        keep = exp(-drafted / settings.memory_tokens)
+        seen, right = self.drafted * keep + drafted, self.accepted * keep + accepted
+        # Tokens of one run of drafts stand and fall together: a run is one trial.
+        trials = seen / settings.run_tokens
+        if seen < settings.min_tokens or highest_likely_rate(trials, right / seen, settings.z) >= floor:
+            return replace(self, drafted=seen, accepted=right)
+        return DraftChoice("ngram", f"acceptance of the own drafts is {right / seen:.3f} lately, under {floor:g}")
 
     def told(self, drafts: Drafts) -> DraftChoice:
         """The choice when somebody says who shall draft; own drafts are then judged afresh."""
         return DraftChoice(drafts, "told to")
 
 
-def highest_likely_rate(drafted: int, accepted: int, z: float) -> float:
+def highest_likely_rate(trials: float, rate: float, z: float) -> float:
     """The highest acceptance rate that is still likely: upper end of Wilson's score interval.
 
     Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
 
     Args:
-        drafted: trials, at least 1.
-        accepted: successes.
+        trials: how many, above 0.
+        rate: of them, accepted (0-1).
         z: half width of the interval, standard deviations.
     """
-    rate, part = accepted / drafted, z * z / drafted
-    middle = rate + part / 2
-    return (middle + z * sqrt(rate * (1 - rate) / drafted + part / (4 * drafted))) / (1 + part)
+    part = z * z / trials
+    return (rate + part / 2 + z * sqrt(rate * (1 - rate) / trials + part / (4 * trials))) / (1 + part)

@@ -183,6 +183,12 @@ class FallbackSettings(_Group):
     """When a draft model or EAGLE head is given up for n-gram drafts (a step's `floor`)."""
 
     min_tokens: int = Field(default=2_000, ge=1, description="Draft tokens to have seen before it is judged.")
+    memory_tokens: float = Field(
+        default=20_000.0, ge=2, description="Memory of its acceptance, draft tokens: older ones fade by e."
+    )
+    run_tokens: float = Field(
+        default=8.0, ge=1, description="Draft tokens that stand and fall together: each run counts as one trial."
+    )
     z: float = Field(
         default=3.0, ge=0, description="Standard deviations by which acceptance must be under the floor, not by chance."
     )

@@ -1,6 +1,6 @@
 """One server on real vLLM engines (CPU build) for most e2e tests: a cold start costs most of a minute.
 
-The tests of speculation have engines of their own, without a server (`tests/support/engine_process.py`).
+The tests of speculation have engines of their own, without a server (`bench/engines.py`).
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Final, Literal, NamedTuple
 
 import pytest
 
+from bench.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles import load_profile
 from tests.support.e2e_app import MODEL, SCARCE_KV_BYTES
-from tests.support.engine_process import Ask, EngineProcess, Reply, engine_process
 
 COPY: Final = (
     'Repeat this JSON exactly: {"name": "Anna", "age": 31, "city": "Oslo", "tags": ["a", "b", "c"], "name2": "Anna", '
@@ -152,7 +152,7 @@ def test_the_record_keeps_steps_apart_that_a_slow_client_took_together(mixed: Mi
     slow = [reply for ask, reply in zip(*mixed, strict=True) if ask.pause_s]
 
     assert len(slow) == 5
-    assert any(reply.items < len(reply.steps) / 2 for reply in slow)
+    assert any(len(reply.arrivals) < len(reply.steps) / 2 for reply in slow)
     for reply in slow:
         assert reply.verifications == reply.core_steps
         assert reply.accepted == reply.flags_of_steps

@@ -16,9 +16,9 @@ from typing import Final, Literal
 import numpy as np
 import pytest
 
+from bench.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles import load_profile
 from router.tiers import Speculation, Step
-from tests.support.engine_process import Ask, EngineProcess, Reply, engine_process
 from tests.support.tiny_llama import CHARACTERS, DRAFT, MAX_LENGTH, SPECIAL_TOKENS, TARGET, VOCABULARY, write_tiny_llama
 from tests.support.two_sample import compare, detectable_effect
 

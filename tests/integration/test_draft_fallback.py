@@ -15,7 +15,7 @@ def test_a_tier_goes_over_and_back_while_it_serves(broken: Api) -> None:
     broken.wait_for(lambda api: api.tier("performance")["drafts"]["in_use"] == "ngram", timeout_s=10)
     drafts = broken.tier("performance")["drafts"]
     assert drafts["floor"] == 0.99
-    assert "is under the floor 0.99" in drafts["reason"]
+    assert "lately, under 0.99" in drafts["reason"]
     assert broken.infer(**LONG).kinds[-1] == "done"
 
     answer = broken.post("/api/tiers/performance/drafts", {"drafts": "own"})

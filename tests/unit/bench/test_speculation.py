@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.engines import Answer, Batch, batch_from
+from bench.engines import Batch, Reply, StepTaken
 from bench.plot import grouped_bars
 from bench.prompts import COPYING, read_families
 from bench.report import REPOSITORY
@@ -13,9 +13,28 @@ from cluster.profiles import read_profile, validate_profile
 from router.tiers import Profile
 
 
+def _reply(arrivals: list[tuple[float, int]], steps: int = 0, drafted: int = 0, accepted: int = 0) -> Reply:
+    """Of that many steps, which share the drafts."""
+    tokens = sum(count for _, count in arrivals)
+    return Reply(
+        token_ids=[1] * tokens,
+        accepted=[False] * tokens,
+        text="",
+        arrivals=arrivals,
+        finish_reason="length",
+        prompt_tokens=1,
+        draft_tokens=drafted,
+        accepted_tokens=accepted,
+        reasons={},
+        stopped_by_tau=False,
+        steps=[StepTaken(drafted // steps, accepted // steps, "asked", "own") for _ in range(steps)],
+        core_steps=None,
+    )
+
+
 def _batch(tokens: int, seconds: float, steps: int = 0, drafted: int = 0, accepted: int = 0) -> Batch:
-    arrivals = tuple((0.1 * (place + 1), 1) for place in range(tokens))
-    return Batch(seconds, (Answer(arrivals, steps, drafted, accepted, {}),))
+    arrivals = [(0.1 * (place + 1), 1) for place in range(tokens)]
+    return Batch([_reply(arrivals, steps, drafted, accepted)], seconds, 0, (0, 0))
 
 
 def _cells(family: str, speeds: dict[str, float]) -> Cells:
@@ -38,9 +57,9 @@ def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> N
 
 
 def test_tokens_of_one_item_share_the_wait_for_it() -> None:
-    answer = Answer(((0.5, 1), (0.8, 3), (1.0, 1)), 0, 0, 0, {})
-    assert answer.tokens == 5
-    assert answer.itl_s == pytest.approx([0.1, 0.1, 0.1, 0.2])
+    reply = _reply([(0.5, 1), (0.8, 3), (1.0, 1)])
+    assert reply.ttft_s == 0.5
+    assert reply.itl_s == pytest.approx([0.1, 0.1, 0.1, 0.2])
 
 
 @pytest.mark.parametrize(
@@ -76,13 +95,6 @@ def test_both_engines_have_the_same_arguments_but_for_speculation(drafts: str) -
     assert drafting.speculation.k_max == 8
     assert drafting.engine_args == plain.engine_args
     assert (drafting.target, drafting.max_model_len) == (plain.target, plain.max_model_len)
-
-
-def test_a_batch_is_read_as_the_host_process_writes_it() -> None:
-    answer = {"arrivals": [[0.5, 2]], "steps": 1, "draft_tokens": 5, "accepted_tokens": 1, "reasons": {"auto": 1}}
-    batch = batch_from({"seconds": 0.5, "answers": [answer]})
-    assert batch.answers[0].arrivals == ((0.5, 2),)
-    assert (batch.tokens, batch.answers[0].accepted_tokens) == (2, 1)
 
 
 def test_the_report_has_both_tables_and_shows_its_plot(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ async def test_an_engine_goes_over_once_and_says_so(caplog: pytest.LogCaptureFix
         await kept.judge()
     assert engine.told == ["ngram"]
     (said,) = caplog.messages
-    assert said.startswith("tier eco: ngram drafts from now on: acceptance of the own drafts, 0.020 over 5,000 tokens")
+    assert said == "tier eco: ngram drafts from now on: acceptance of the own drafts is 0.020 lately, under 0.2"
 
 
 async def test_an_order_is_obeyed_once_and_the_same_order_given_again_once_more() -> None:
@@ -69,7 +69,8 @@ async def test_an_order_is_obeyed_once_and_the_same_order_given_again_once_more(
     await kept.judge()
     order = DraftOrder("own", 1.0)
     await kept.obey(order)
-    await kept.judge()  # still poor
+    engine.own = FamilyCount(10_000, 200)  # still poor
+    await kept.judge()
     await kept.obey(order)
     assert engine.told == ["ngram", "own", "ngram"]
     await kept.obey(DraftOrder("own", 2.0))
@@ -93,3 +94,12 @@ async def test_what_a_broken_engine_did_not_do_is_tried_again() -> None:
     engine.fails = False
     await kept.obey(DraftOrder("ngram", 1.0))
     assert (kept.choice.drafts, engine.told) == ("ngram", ["ngram"])
+
+
+async def test_drafts_that_are_asked_back_are_not_judged_by_what_they_did_before() -> None:
+    engine = Engine(POOR)
+    kept = keeper(engine)
+    await kept.judge()
+    await kept.obey(DraftOrder("own", 1.0))
+    await kept.judge()
+    assert kept.choice.drafts == "own"
