@@ -144,16 +144,19 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 asyncio.ensure_future(answer(engine, step, witness, under_way, f"{CLIENT_ID}-{asked + number}", ask))
                 for number, ask in enumerate(asks)
             ]
+            order_s = None
             if batch["order"]:
                 if answers:
                     await under_way.wait()
+                ordered_s = time.monotonic()
                 await engine.use_drafts(batch["order"])
+                order_s = time.monotonic() - ordered_s
             given = await asyncio.gather(*answers)
             seconds = time.monotonic() - began_s
             asked += len(asks)
             own = engine.own_drafts()
             counts = {"preemptions": preemptions() - before, "own_drafts": [own.drafted, own.accepted]}
-            replies.write(json.dumps({"replies": given, "seconds": seconds, **counts}) + "\n")
+            replies.write(json.dumps({"replies": given, "seconds": seconds, "order_s": order_s, **counts}) + "\n")
             replies.flush()
     finally:
         await engine.shutdown()

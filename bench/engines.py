@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from threading import Timer
 from typing import Any, Literal
@@ -90,7 +91,7 @@ class Reply:
     def itl_s(self) -> list[float]:
         """Inter-token latencies, s; the tokens of one item share the wait for it equally."""
         gaps: list[float] = []
-        for (before_s, _), (after_s, count) in zip(self.arrivals, self.arrivals[1:], strict=False):
+        for (before_s, _), (after_s, count) in pairwise(self.arrivals):
             gaps += [(after_s - before_s) / count] * count
         return gaps
 
@@ -131,6 +132,8 @@ class Batch:
     """From the first request to the last token."""
     preemptions: int
     """Times that the engine took a request's memory away while this batch was under way."""
+    order_s: float | None
+    """How long the order took that was given meanwhile; None: none was."""
     own_drafts: tuple[int, int]
     """(drafted, accepted) by the step's own draft since the start."""
 
@@ -179,7 +182,8 @@ class EngineProcess:
             raise EngineGoneError(f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}")
         data = json.loads(line)
         replies = [Reply.from_json(reply) for reply in data["replies"]]
-        return Batch(replies, data["seconds"], data["preemptions"], tuple(data["own_drafts"]))
+        own_drafts = tuple(data["own_drafts"])
+        return Batch(replies, data["seconds"], data["preemptions"], data["order_s"], own_drafts)
 
     def end(self) -> None:
         """Have it end, without waiting for that: several engines can end together."""
@@ -194,6 +198,7 @@ class EngineProcess:
             [batch.replies[0] for batch in batches],
             sum(batch.seconds for batch in batches),
             sum(batch.preemptions for batch in batches),
+            None,
             batches[-1].own_drafts,
         )
 

@@ -34,7 +34,7 @@ def _reply(arrivals: list[tuple[float, int]], steps: int = 0, drafted: int = 0, 
 
 def _batch(tokens: int, seconds: float, steps: int = 0, drafted: int = 0, accepted: int = 0) -> Batch:
     arrivals = [(0.1 * (place + 1), 1) for place in range(tokens)]
-    return Batch([_reply(arrivals, steps, drafted, accepted)], seconds, 0, (0, 0))
+    return Batch([_reply(arrivals, steps, drafted, accepted)], seconds, 0, None, (0, 0))
 
 
 def _cells(family: str, speeds: dict[str, float]) -> Cells:

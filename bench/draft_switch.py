@@ -1,0 +1,128 @@
+"""What it costs to go over from a draft model to n-gram drafts, and back, while requests are under way.
+
+The performance tier of the local profile, its draft model always asked for 3 tokens. When one of the requests has 8
+tokens the order comes. Reported, per direction: how long the order takes, and the longest wait for tokens of any
+request in the steps around the change, over the median wait before it (with the same drafts). Against that the other
+way, starting the engine again: the time until a started engine has answered.
+
+    python -m bench.draft_switch [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from bench.engines import Ask, Batch, EngineProcess, Reply, engine_process
+from bench.options import parser
+from bench.prompts import cycled
+from bench.report import Value, print_report, provenance, write_json
+from bench.stats import median
+from cluster.profiles import load_profile
+from cluster.weights import models_dir
+from cluster.weights.folder import model_path
+from router.tiers import Drafts
+
+PROMPTS: Final = tuple(f"Tell me a story about {what}." for what in ("a fox", "rain", "a clock", "salt"))
+STREAMS: Final = (1, 8)
+MAX_TOKENS: Final = 48
+AROUND: Final = 2
+"""Steps before and after the change that count as around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One order while requests were under way."""
+
+    order_s: float
+    longest_gap_s: float
+    """Longest time between two steps of a request around the change."""
+    usual_gap_s: float
+    """Median of those before it."""
+
+
+def change_of(batch: Batch) -> Change:
+    """What the order in this batch cost its requests.
+
+    Raises:
+        ValueError: a request did not go over.
+    """
+    if batch.order_s is None:
+        raise ValueError("no order was given in this batch")
+    around: list[float] = []
+    before: list[float] = []
+    for reply in batch.replies:
+        gaps, place = step_gaps_s(reply), place_of_change(reply)
+        around += gaps[max(0, place - AROUND) : place + AROUND]
+        before += gaps[: max(1, place - AROUND)]
+    return Change(batch.order_s, max(around), median(before))
+
+
+def step_gaps_s(reply: Reply) -> list[float]:
+    """Times between the items of a stream, s; an item is a step where the consumer keeps up."""
+    return [after - before for (before, _), (after, _) in pairwise(reply.arrivals)]
+
+
+def place_of_change(reply: Reply) -> int:
+    """Index of the first step whose drafts others made than those before.
+
+    Raises:
+        ValueError: there is none.
+    """
+    drafts = [step.drafts for step in reply.steps if step.drafted]
+    for place, (before, after) in enumerate(pairwise(drafts), start=1):
+        if before != after:
+            return place
+    raise ValueError("a request ended before the drafts changed")
+
+
+def measure(engine: EngineProcess, streams: int, drafts: Drafts) -> Change:
+    """One change with so many requests under way."""
+    asks = [Ask(prompt, 3, max_tokens=MAX_TOKENS) for prompt in cycled(PROMPTS, 0, streams)]
+    return change_of(engine.ask(asks, order=drafts))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    args = parser("bench.draft_switch", __doc__, "one repetition instead of five").parse_args(argv)
+    made_by = provenance()
+    repetitions = 1 if args.quick else 5
+    profile = load_profile("local")
+    tier, step = profile.tiers["performance"], profile.step("performance", None)
+    models = {name: model_path(models_dir({}), name) for name in profile.models}
+    rows: list[dict[str, Value]] = []
+    began_s = time.monotonic()
+    with TemporaryDirectory() as folder, engine_process(step, tier, models, Path(folder) / "log") as engine:
+        engine.ask([Ask(PROMPTS[0], 3, max_tokens=1)])
+        start_s = time.monotonic() - began_s
+        for streams in STREAMS:
+            changes: dict[Drafts, list[Change]] = {"ngram": [], "own": []}
+            for repetition in range(repetitions):
+                print(f"{streams} streams, repetition {repetition + 1} of {repetitions}", file=sys.stderr)
+                for drafts, seen in changes.items():
+                    seen.append(measure(engine, streams, drafts))
+            rows += [
+                {
+                    "streams": streams,
+                    "to": drafts,
+                    "order_ms": 1000 * max(change.order_s for change in seen),
+                    "longest_gap_ms": 1000 * max(change.longest_gap_s for change in seen),
+                    "usual_gap_ms": 1000 * median([change.usual_gap_s for change in seen]),
+                }
+                for drafts, seen in changes.items()
+            ]
+    print_report("Changing who drafts, requests under way", rows, made_by)
+    print(f"\nStarting the engine again instead: {start_s:.1f} s until it has answered.")
+    if args.json:
+        write_json(args.json, {"changes": rows, "engine_start_s": start_s, "repetitions": repetitions}, made_by)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
