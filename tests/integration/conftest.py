@@ -21,7 +21,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
         "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
         "ingress": {"replicas": 2},
     },
-    # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step. The draft of performance is
+    # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step. The draft of ultra is
     # never good enough.
     "broken": {
         "stub": {"tokens_per_s": 200.0, "failing_steps": ["ngram"]},
@@ -30,7 +30,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
             "balanced": {
                 "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],
             },
-            "performance": {
+            "ultra": {
                 "chain": [
                     {
                         "name": "poor-draft",
