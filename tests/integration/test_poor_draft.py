@@ -1,4 +1,7 @@
-"""A tier whose draft is poor goes over to n-gram drafts, says why, and goes back when told."""
+"""A tier whose draft is poor goes over to n-gram drafts, says why, and goes back when told.
+
+The last file: it wakes a tier that others want cold.
+"""
 
 from __future__ import annotations
 
