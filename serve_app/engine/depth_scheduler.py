@@ -62,7 +62,7 @@ class DepthScheduler(AsyncScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check_interface(vllm.__version__, AsyncScheduler)
+        check_interface(vllm.__version__, AsyncScheduler, self.use_v2_model_runner)
         config = self.vllm_config.additional_config[CONFIG_KEY]
         self._default = SpeculationWish.from_dict(config["default"])
         self._settings = SpeculationSettings.model_validate(config["settings"])
