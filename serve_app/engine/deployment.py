@@ -38,6 +38,7 @@ from serve_app.engine.interface import (
     GenerationRequest,
     plain_request,
 )
+from serve_app.engine.known_vllm import REPLICA_NEEDS
 from serve_app.engine.stub import StubEngine
 from serve_app.errors import Failure
 from serve_app.events import token_events
@@ -140,7 +141,10 @@ class EngineDeployment:
 
     def _start_vllm(self, step: Step) -> Engine:
         # The import costs seconds and belongs to this process alone.
-        from serve_app.engine.vllm_engine import start_vllm
+        try:
+            from serve_app.engine.vllm_engine import start_vllm
+        except ImportError as error:
+            raise EngineStartError(f"engine replicas are written for vLLM {REPLICA_NEEDS}: {error}") from error
 
         tier = self._config.tiers[self._tier_name]
         return start_vllm(self._tier_name, tier, step, self._config.speculation, self._model_path)

@@ -32,6 +32,8 @@ class DraftKeeper:
     choice: DraftChoice = field(default_factory=DraftChoice)
     _judged: FamilyCount = field(default_factory=FamilyCount)
     _obeyed: DraftOrder | None = None
+    _said: str | None = None
+    """The last failure: told once."""
 
     async def judge(self) -> None:
         """Go over to n-gram drafts when the own ones are too poor."""
@@ -51,8 +53,10 @@ class DraftKeeper:
             try:
                 await self.engine.use_drafts(choice.drafts)
             except EngineError as error:
-                # The replica's health is looked after elsewhere; the next report tries again.
-                logger.warning("tier %s: drafts not changed: %s", self.tier, error.message)
+                # The replica's health is looked after elsewhere; the next report, a second later, tries again.
+                if error.message != self._said:
+                    logger.warning("tier %s: drafts not changed: %s", self.tier, error.message)
+                self._said = error.message
                 return False
             logger.warning("tier %s: %s drafts from now on: %s", self.tier, choice.drafts, choice.reason)
         self.choice = choice

@@ -1,6 +1,6 @@
 """Which vLLM the scheduler adapter was written for. Its methods are private to vLLM and change between releases.
 
-The scheduler alone is meant; the replica needs 0.32 (ARCHITECTURE.md says what 0.26 lacks for it).
+The scheduler alone is meant; the replica around it needs 0.32 (ARCHITECTURE.md says what 0.26 lacks for it).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Final
 
 KNOWN: Final = ("0.26.", "0.32.")
 """Beginnings of the versions on which the adapter was run."""
+REPLICA_NEEDS: Final = "0.32.x"
+"""What the engine replica around the adapter is written for."""
 V2_RUNNER_LACKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "0.26.": "a V2 model runner that drafts no deeper than the scheduler says (it always drafts "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -115,3 +116,10 @@ def test_only_own_drafts_are_counted_as_such(
 def test_our_record_is_the_engine_cores_own_whoever_drafts(going_over: Batch, going_back: Batch) -> None:
     for reply in (*going_over.replies, *going_back.replies):
         assert reply.verifications == reply.core_steps
+
+
+def test_a_model_runner_that_it_was_not_written_for_is_refused_with_its_name() -> None:
+    from serve_app.engine.composite_drafts import compose_drafts
+
+    with pytest.raises(RuntimeError, match=r"V1 model runner .* got SimpleNamespace with NoneType"):
+        compose_drafts(SimpleNamespace(drafter=None))

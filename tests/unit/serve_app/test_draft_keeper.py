@@ -96,6 +96,16 @@ async def test_what_a_broken_engine_did_not_do_is_tried_again() -> None:
     assert (kept.choice.drafts, engine.told) == ("ngram", ["ngram"])
 
 
+async def test_a_failure_that_stays_the_same_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "ray.serve")
+    engine = Engine(GOOD)
+    kept = keeper(engine)
+    engine.fails = True
+    for _ in range(3):
+        await kept.obey(DraftOrder("ngram", 1.0))
+    assert caplog.messages == ["tier eco: drafts not changed: broken"]
+
+
 async def test_drafts_that_are_asked_back_are_not_judged_by_what_they_did_before() -> None:
     engine = Engine(POOR)
     kept = keeper(engine)
