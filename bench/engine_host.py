@@ -2,9 +2,10 @@
 
     python -m bench.engine_host CONFIG
 
-Each line of standard input has a JSON list of requests, `asks`, which are asked at the same time, and perhaps an
-`order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens; each line of standard output is what
-came of one such line. Standard output is kept for that: what vLLM writes there goes to standard error.
+Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time while
+there are more to begin, and perhaps an `order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens;
+each line of standard output is what came of one such line. Standard output is kept for that: what vLLM writes there
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -81,43 +83,64 @@ def _asked(internal_id: str) -> str:
     return internal_id.removeprefix("inference-").rsplit("-", 1)[0]
 
 
-async def answer(
-    engine: VllmEngine, step: Step, witness: Witness, under_way: asyncio.Event, request_id: str, ask: Json
-) -> Json:
-    """What came of one request, and when."""
-    request = GenerationRequest(
-        request_id=request_id,
-        messages=(Message(role="user", content=ask["prompt"]),),
-        max_tokens=ask["max_tokens"],
-        max_tokens_is_wish=True,
-        temperature=ask["temperature"],
-        top_p=1.0,
-        seed=ask["seed"],
-        stop=tuple(ask["stop"]),
-        logprobs=False,
-        spec=spec_plan(step.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
-        family=ask["family"] or classify_prompt(ask["prompt"]).category,
-    )
-    reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": []}
-    began_s = time.monotonic()
-    async for item in engine.generate(request):
-        if isinstance(item, list):
-            reply["arrivals"].append((time.monotonic() - began_s, len(item)))
-            reply["token_ids"] += [token.token_id for token in item]
-            reply["accepted"] += [token.spec_accepted for token in item]
-            reply["text"] += "".join(token.text for token in item)
-            if len(reply["token_ids"]) >= ORDER_AFTER:
-                under_way.set()
-        elif isinstance(item, Finished):
-            reply["finish_reason"] = item.finish_reason
-            reply["prompt_tokens"] = item.prompt_tokens
-            reply["draft_tokens"] = item.spec.draft_tokens
-            reply["accepted_tokens"] = item.spec.accepted_tokens
-            reply["reasons"] = item.spec.reasons
-            reply["stopped_by_tau"] = item.spec.stopped_by_tau
-        if ask["pause_s"]:
-            await asyncio.sleep(ask["pause_s"])
-    return reply | witness.take(request_id)
+@dataclass
+class Round:
+    """Requests that are asked together.
+
+    Args:
+        engine: who answers.
+        step: what it runs.
+        witness: who keeps the records.
+        slots: held by a request while it is under way.
+    """
+
+    engine: VllmEngine
+    step: Step
+    witness: Witness
+    slots: asyncio.Semaphore
+    under_way: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has ORDER_AFTER tokens."""
+    began_s: float = field(default_factory=time.monotonic)
+
+    async def answer(self, request_id: str, ask: Json) -> Json:
+        """What came of one request, and when."""
+        async with self.slots:
+            return await self._answer(request_id, ask)
+
+    async def _answer(self, request_id: str, ask: Json) -> Json:
+        request = GenerationRequest(
+            request_id=request_id,
+            messages=(Message(role="user", content=ask["prompt"]),),
+            max_tokens=ask["max_tokens"],
+            max_tokens_is_wish=True,
+            temperature=ask["temperature"],
+            top_p=1.0,
+            seed=ask["seed"],
+            stop=tuple(ask["stop"]),
+            logprobs=False,
+            spec=spec_plan(self.step.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
+            family=ask["family"] or classify_prompt(ask["prompt"]).category,
+        )
+        began_s = time.monotonic()
+        reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "began_s": began_s - self.began_s}
+        async for item in self.engine.generate(request):
+            if isinstance(item, list):
+                reply["arrivals"].append((time.monotonic() - began_s, len(item)))
+                reply["token_ids"] += [token.token_id for token in item]
+                reply["accepted"] += [token.spec_accepted for token in item]
+                reply["text"] += "".join(token.text for token in item)
+                if len(reply["token_ids"]) >= ORDER_AFTER:
+                    self.under_way.set()
+            elif isinstance(item, Finished):
+                reply["finish_reason"] = item.finish_reason
+                reply["prompt_tokens"] = item.prompt_tokens
+                reply["draft_tokens"] = item.spec.draft_tokens
+                reply["accepted_tokens"] = item.spec.accepted_tokens
+                reply["reasons"] = item.spec.reasons
+                reply["stopped_by_tau"] = item.spec.stopped_by_tau
+            if ask["pause_s"]:
+                await asyncio.sleep(ask["pause_s"])
+        return reply | self.witness.take(request_id)
 
 
 def preemptions() -> int:
@@ -138,21 +161,21 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
             batch = json.loads(line)
-            asks, before, under_way = batch["asks"], preemptions(), asyncio.Event()
-            began_s = time.monotonic()
+            asks, before = batch["asks"], preemptions()
+            together = Round(engine, step, witness, asyncio.Semaphore(batch["at_once"]))
             answers = [
-                asyncio.ensure_future(answer(engine, step, witness, under_way, f"{CLIENT_ID}-{asked + number}", ask))
+                asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{asked + number}", ask))
                 for number, ask in enumerate(asks)
             ]
             order_s = None
             if batch["order"]:
                 if answers:
-                    await under_way.wait()
+                    await together.under_way.wait()
                 ordered_s = time.monotonic()
                 await engine.use_drafts(batch["order"])
                 order_s = time.monotonic() - ordered_s
             given = await asyncio.gather(*answers)
-            seconds = time.monotonic() - began_s
+            seconds = time.monotonic() - together.began_s
             asked += len(asks)
             own = engine.own_drafts()
             counts = {"preemptions": preemptions() - before, "own_drafts": [own.drafted, own.accepted]}

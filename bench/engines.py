@@ -70,6 +70,8 @@ class Reply:
     accepted: list[bool]
     """`spec_accepted` of each token."""
     text: str
+    began_s: float
+    """When the request began, s after the first of its batch."""
     arrivals: list[tuple[float, int]]
     """(time since the request, s; tokens) of each item; fewer items than steps where the client was slow."""
     finish_reason: str
@@ -81,6 +83,11 @@ class Reply:
     steps: list[StepTaken]
     core_steps: list[tuple[int, int]] | None
     """(drafted, accepted) of each verification as vLLM's engine core recorded it; None: it did not end the answer."""
+
+    @property
+    def ended_s(self) -> float:
+        """When the last token came, s after the first request of the batch began."""
+        return self.began_s + self.arrivals[-1][0]
 
     @property
     def ttft_s(self) -> float:
@@ -138,13 +145,26 @@ class Batch:
     """(drafted, accepted) by the step's own draft since the start."""
 
     @property
+    def full_s(self) -> float:
+        """From the first request to the first end after the last one began: so long, all places were taken, s."""
+        last_begin_s = max(reply.began_s for reply in self.replies)
+        return min(reply.ended_s for reply in self.replies if reply.ended_s > last_begin_s)
+
+    @property
+    def full_tokens(self) -> int:
+        """Completion tokens of that time."""
+        return sum(
+            tokens for reply in self.replies for at_s, tokens in reply.arrivals if reply.began_s + at_s <= self.full_s
+        )
+
+    @property
     def tokens_per_s(self) -> float:
-        """Completion tokens of all answers over the batch's time."""
-        return self.tokens / self.seconds
+        """Output speed while all places were taken: what is left when the last ones crawl to their end is no batch."""
+        return self.full_tokens / self.full_s
 
     @property
     def tokens(self) -> int:
-        """Completion tokens of all answers."""
+        """Of all answers."""
         return sum(len(reply.token_ids) for reply in self.replies)
 
     @property
@@ -160,8 +180,16 @@ class EngineProcess:
         self._process = process
         self._log = log
 
-    def ask(self, asks: Sequence[Ask], timeout_s: float = 120, order: Drafts | None = None) -> Batch:
-        """Ask all of them at once; with an order of who shall draft, given while they are under way.
+    def ask(
+        self, asks: Sequence[Ask], timeout_s: float = 120, order: Drafts | None = None, at_once: int | None = None
+    ) -> Batch:
+        """Ask all of them.
+
+        Args:
+            asks: the requests.
+            timeout_s: longest wait for all answers.
+            order: who shall draft, given while they are under way.
+            at_once: how many are under way at a time, the next beginning when one ends; None: all.
 
         Raises:
             EngineGoneError: the process has ended, or was ended after `timeout_s`.
@@ -171,7 +199,8 @@ class EngineProcess:
         limit = Timer(timeout_s, self._process.kill)
         limit.start()
         try:
-            self._process.stdin.write(json.dumps({"asks": [asdict(ask) for ask in asks], "order": order}) + "\n")
+            line = json.dumps({"asks": [asdict(ask) for ask in asks], "order": order, "at_once": at_once or len(asks)})
+            self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:

@@ -1,13 +1,16 @@
 """Does speculation pay? Families of prompts x batch sizes x {off, K = 2, 5, 8, auto} on real engines.
 
 Two engines with the same arguments stand side by side: `off` has no speculative configuration at all, the other
-drafts by n-gram lookup with k_max 8 (`--drafts early-exit`: with the early-exit draft model). A round asks one batch
-of prompts five times in a row, once with each setting, in an order that turns from round to round; so all settings
+drafts by n-gram lookup with k_max 8 (`--drafts early-exit`: with the early-exit draft model). A round asks the same
+prompts five times in a row, once with each setting, in an order that turns from round to round; so all settings
 share what the machine does meanwhile. Before, both engines see the round's prompts once, so that they are in the
 prefix cache: what is measured is decoding, and TTFT is that of a cached prompt.
 
-tokens_per_s is all tokens over all time of a cell's rounds, ratio_to_off that over the same of `off`. Greedy; prompts
-are classified as the router does, so that the controller's families are the product's. Goals: auto at least 0.97 of
+`batch` requests are under way at a time, the next begins when one ends. tokens_per_s is the output of that time, until
+a place stays empty: what follows is ever smaller batches of those that speculate least, and its length is that of the
+slowest one, whatever the setting (translation, batch 8: the last answer ended after 6.2, 6.3 and 6.0 s with K = 5, 8
+and auto, the mean one after 4.8, 5.0 and 4.7 s). ratio_to_off is that over the same of `off`. Greedy; prompts are
+classified as the router does, so that the controller's families are the product's. Goals: auto at least 0.97 of
 the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
 
     python -m bench.speculation [--prompts DIR] [--drafts early-exit] [--json FILE] [--quick]
@@ -44,6 +47,8 @@ DEPTHS: Final[Mapping[str, int | Literal["auto"]]] = {**STATIC, AUTO: "auto"}
 SETTINGS: Final = (OFF, *DEPTHS)
 ROUNDS: Final[Mapping[int, int]] = {1: 4, 8: 2, 32: 1}
 """By batch size; small batches are quick and vary most."""
+PROMPTS: Final[Mapping[int, int]] = {1: 2, 8: 12, 32: 40}
+"""Of one round, by batch size."""
 QUICK_ROUNDS: Final[Mapping[int, int]] = {1: 2, 8: 1}
 QUICK_FAMILIES: Final = ("chat", COPYING)
 MAX_TOKENS: Final = 48
@@ -71,7 +76,7 @@ class Cell:
     @property
     def tokens_per_s(self) -> float:
         """Of all rounds together."""
-        return sum(batch.tokens for batch in self.batches) / sum(batch.seconds for batch in self.batches)
+        return sum(batch.full_tokens for batch in self.batches) / sum(batch.full_s for batch in self.batches)
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -155,20 +160,20 @@ def measure(
     for batch, count in rounds.items():
         for number in range(count):
             print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
-            asked = cycled(prompts, number * batch, batch)
+            asked = cycled(prompts, number * PROMPTS[batch], PROMPTS[batch])
             for engine in (off, drafting):
-                ask(engine, asked, 0, 1)
+                ask(engine, asked, batch, 0, 1)
             for place in range(len(SETTINGS)):
                 setting = SETTINGS[(place + turn) % len(SETTINGS)]
                 engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
-                cells[family, batch, setting].batches.append(ask(engine, asked, k, tokens))
+                cells[family, batch, setting].batches.append(ask(engine, asked, batch, k, tokens))
             turn += 1
     return cells
 
 
-def ask(engine: EngineProcess, prompts: Sequence[str], k: int | Literal["auto"], tokens: int) -> Batch:
-    """All prompts at once, greedily, at one depth."""
-    return engine.ask([Ask(prompt, k, max_tokens=tokens) for prompt in prompts], timeout_s=600)
+def ask(engine: EngineProcess, prompts: Sequence[str], batch: int, k: int | Literal["auto"], tokens: int) -> Batch:
+    """All prompts, so many at a time, greedily, at one depth."""
+    return engine.ask([Ask(prompt, k, max_tokens=tokens) for prompt in prompts], timeout_s=900, at_once=batch)
 
 
 def steps_of(profile: Profile, drafts: str) -> tuple[Tier, Step, Step]:

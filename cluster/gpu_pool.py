@@ -1,7 +1,8 @@
 """The GPU pool view: what every tier's replicas are doing right now, for the router and for `/api/tiers`.
 
-Two sources: Serve's controller knows which replicas run, start or cannot be placed; the engine replicas themselves
-report which fallback step they are loading or serving, what failed before it, and how many requests they hold.
+Three sources: Serve's controller knows which replicas run, start or cannot be placed; Ray knows which GPUs there are
+and which are coming (`gpu_nodes.py`); the engine replicas themselves report which fallback step they are loading or
+serving, what failed before it, how many requests they hold and how long those waited.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Literal
 from ray import serve
 from ray.serve.schema import DeploymentStatusOverview
 
-from router.observation import Observation, TierState
-from router.tiers import Drafts, Profile, TierName
+from cluster.gpu_nodes import placement, read_cluster_gpus
+from router.observation import ClusterGpus, Observation, TierState
+from router.tiers import Drafts, Profile, Tier, TierName
 
 REPORT_EVERY_S = 1.0
 """Interval of the replicas' reports, s."""
@@ -44,6 +46,7 @@ class ReplicaReport:
     """(step, reason) of the steps that this replica could not start."""
     engine_running: int = 0
     engine_waiting: int = 0
+    queue_wait_ms: float = 0.0
     drafts: Drafts | None = None
     """Who drafts; None where the step has no floor."""
     drafts_reason: str | None = None
@@ -75,6 +78,7 @@ def observe(
     deployments: Mapping[TierName, TierDeployment],
     reports: Iterable[ReplicaReport],
     cold_starts_s: Mapping[TierName, float],
+    gpus: ClusterGpus | None = None,
 ) -> Observation:
     """Both sources as one observation.
 
@@ -83,6 +87,7 @@ def observe(
         deployments: the controller's view.
         reports: the newest report of each replica; those of failed replicas too, as they hold the reasons.
         cold_starts_s: last measured time from wanted to running, s.
+        gpus: of the cluster; None: nobody has looked yet.
     """
     by_tier: dict[TierName, list[ReplicaReport]] = {name: [] for name in profile.tiers}
     for report in reports:
@@ -91,17 +96,26 @@ def observe(
         MappingProxyType(
             {
                 name: _tier_state(
+                    tier,
+                    gpus,
                     deployments.get(name, TierDeployment()),
                     by_tier[name],
                     cold_starts_s.get(name, tier.cold_start_s),
                 )
                 for name, tier in profile.tiers.items()
             }
-        )
+        ),
+        gpus,
     )
 
 
-def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_start_s: float) -> TierState:
+def _tier_state(
+    tier: Tier,
+    gpus: ClusterGpus | None,
+    deployment: TierDeployment,
+    reports: list[ReplicaReport],
+    cold_start_s: float,
+) -> TierState:
     running = [report for report in reports if report.state == "running"]
     loading = [report for report in reports if report.state == "loading"]
     starting = min(len(loading), deployment.starting)
@@ -111,6 +125,7 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
     failures = telling[-1].failures if telling else ()
     drafting = [report for report in running if report.drafts is not None]
     told = next((report for report in drafting if report.drafts == "ngram"), drafting[-1] if drafting else None)
+    place, hopeless = placement(tier, gpus)
     # Serve stops trying after some failed starts and calls that unhealthy, as it calls a replica that has just died;
     # only the first left a report of failure and has no replacement starting.
     gave_up = deployment.unhealthy and not deployment.starting and any(r.state == "failed" for r in reports)
@@ -118,12 +133,13 @@ def _tier_state(deployment: TierDeployment, reports: list[ReplicaReport], cold_s
         running=deployment.running,
         starting=starting,
         pending=deployment.starting - starting,
-        reason=_reason(deployment, loading, failures, gave_up),
+        reason=_reason(deployment, loading, failures, gave_up, place, hopeless),
         active_step=running[-1].step if running and deployment.running else None,
         step_failures=failures,
-        failed=(deployment.failed or gave_up) and deployment.running == 0,
+        failed=(deployment.failed or gave_up or hopeless) and deployment.running == 0,
         engine_running=sum(report.engine_running for report in running),
         engine_waiting=sum(report.engine_waiting for report in running),
+        queue_wait_ms=sum(report.queue_wait_ms for report in running) / len(running) if running else 0.0,
         cold_start_s=cold_start_s,
         drafts=told.drafts if told else None,
         drafts_reason=told.drafts_reason if told else None,
@@ -135,12 +151,14 @@ def _reason(
     loading: list[ReplicaReport],
     failures: tuple[tuple[str, str], ...],
     gave_up: bool,
+    place: str,
+    hopeless: bool,
 ) -> str | None:
     words = [f"step {step} failed: {reason}" for step, reason in failures]
     if loading and not deployment.running:
         words.append(f"loading step {loading[-1].step}")
-    elif deployment.starting and not deployment.running:
-        words.append("waiting for a replica to be placed")
+    elif not deployment.running and (deployment.starting or hopeless):
+        words.append(place)
     elif not (deployment.running or deployment.failed or gave_up):
         words.append("scaled to zero")
     if deployment.failed and deployment.message and not failures:
@@ -174,12 +192,14 @@ class GpuPool:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
+        self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._deployments: dict[TierName, TierDeployment] = {}
         self._cold_starts = _ColdStarts()
         self._orders: dict[TierName, DraftOrder] = {}
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
+        self._gpus: ClusterGpus | None = None
         self._observation = observe(profile, {}, (), {})
         self._changed = asyncio.Event()
         self._look_now = asyncio.Event()
@@ -218,6 +238,8 @@ class GpuPool:
         while True:
             self._look_now.clear()
             status = await asyncio.to_thread(serve.status)
+            if self._needs_gpus:
+                self._gpus = await asyncio.to_thread(read_cluster_gpus)
             application = status.applications.get(self._app_name)
             if application is not None:
                 self._look(application.deployments)
@@ -243,7 +265,7 @@ class GpuPool:
     def _publish(self) -> None:
         """Give out the observation if it says something new."""
         reports = (report for _, report in self._reports.values())
-        observation = observe(self._profile, self._deployments, reports, self._cold_starts.measured_s)
+        observation = observe(self._profile, self._deployments, reports, self._cold_starts.measured_s, self._gpus)
         if observation != self._observation:
             self._version, self._observation = self._version + 1, observation
             # One event a version: nobody holds a lock while waiting, so a cancelled waiter leaves nothing behind.

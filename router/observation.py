@@ -23,11 +23,12 @@ class TierState:
     step_failures: tuple[tuple[str, str], ...] = ()
     """(step, reason) of the steps that could not be started."""
     failed: bool = False
-    """Whether the tier has given up starting: waiting for it is useless."""
+    """Whether waiting for the tier is useless: it has given up starting, or the cluster can have no place for it."""
     engine_running: int = 0
     engine_waiting: int = 0
     """Requests that the engines count as running and waiting."""
     queue_wait_ms: float = 0.0
+    """Arrival to first scheduling in the engine, mean of the requests that lately began, ms."""
     cold_start_s: float = 60.0
     """Estimated time from no replica to the first token."""
     drafts: Drafts | None = None
@@ -45,10 +46,39 @@ class TierState:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSupply:
+    """The cluster's GPUs of one accelerator type."""
+
+    nodes: int = 0
+    gpus: float = 0.0
+    free: float = 0.0
+    largest: float = 0.0
+    """GPUs of the largest node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGpus:
+    """The GPUs of the cluster, and what its autoscaler is about to change."""
+
+    types: Mapping[str, GpuSupply] = field(default_factory=lambda: MappingProxyType({}))
+    """By accelerator type; one that is missing has no node."""
+    autoscaler: bool = False
+    """Whether there is one that tells what it does (Ray's v2)."""
+    coming: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By the autoscaler's node type: nodes that are being added."""
+    failures: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """By the autoscaler's node type: why the last node could not be added."""
+    infeasible: frozenset[str] = frozenset()
+    """Accelerator types that replicas wait for and the autoscaler cannot add."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The state of every tier at one moment; a tier that is missing counts as cold and unknown."""
 
     tiers: Mapping[TierName, TierState] = field(default_factory=lambda: MappingProxyType({}))
+    gpus: ClusterGpus | None = None
+    """None: nobody has looked, or no tier runs on GPUs."""
 
     def tier(self, name: TierName) -> TierState:
         """State of one tier."""

@@ -11,14 +11,15 @@ from typing import Any
 import ray
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import AutoscalingConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from cluster.autoscaling import QueueWaitPolicy
 from cluster.cpu_engine import cpu_environment
 from cluster.gpu_pool import GpuPool
 from router.tiers import Profile, Tier, TierName
 from serve_app.config import AppConfig, load_config
 from serve_app.engine.deployment import EngineDeployment
-from serve_app.hardware import choose_profile, cluster_gpus
+from serve_app.hardware import choose_profile, count_gpus
 from serve_app.ingress import Ingress
 
 logger = logging.getLogger("ray.serve")
@@ -30,7 +31,7 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         ConfigError: before anything starts, naming the key, what it got and what it allows.
     """
-    config = load_config(args, os.environ, lambda: choose_profile(cluster_gpus() if ray.is_initialized() else None))
+    config = load_config(args, os.environ, lambda: choose_profile(count_gpus() if ray.is_initialized() else None))
     logger.info("profile %s: %s", config.profile, config.profile_reason)
     return build_app(config)
 
@@ -45,6 +46,8 @@ def build_app(config: AppConfig) -> Application:
         num_replicas=config.ingress.replicas,
         max_ongoing_requests=config.ingress.max_ongoing_requests,
         ray_actor_options={"num_cpus": config.ingress.cpus},
+        # Its streams last as long as those of the engines behind it.
+        graceful_shutdown_timeout_s=max(tier.drain_s for tier in config.tiers.values()),
     )
     return ingress.bind(config, pool, engines)
 
@@ -69,10 +72,19 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
             min_replicas=lowest,
             max_replicas=tier.replicas.max,
             initial_replicas=lowest,
-            # A replica that works on half of what it may is busy enough for another one.
-            target_ongoing_requests=max(1, tier.max_ongoing_requests // 2),
-            downscale_delay_s=tier.idle_before_zero_s,
-            upscale_delay_s=2,
+            policy=AutoscalingPolicy(
+                policy_function=QueueWaitPolicy,
+                policy_kwargs={
+                    "tier": name,
+                    "slots": tier.max_ongoing_requests,
+                    "cold_start_s": tier.cold_start_s,
+                    "idle_s": tier.idle_before_zero_s,
+                    "settings": config.scaling.model_dump(mode="json"),
+                },
+            ),
+            # The policy itself says when.
+            upscale_delay_s=0,
+            downscale_delay_s=0,
             metrics_interval_s=0.5,
             look_back_period_s=2,
         ),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.errors import ConfigError
@@ -72,6 +73,7 @@ class AppConfig(Profile):
     speculation: SpeculationSettings = Field(
         default=SpeculationSettings(), description="The controller of speculative depth."
     )
+    scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 
 

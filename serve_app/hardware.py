@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import ray
+import yaml
+
+CLUSTER_CONFIG: Final = Path("~/ray_bootstrap_config.yaml")
+"""Where `ray up` leaves its config on the head node. Ray has no call that tells what an autoscaler may add."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterGpus:
+class GpuCount:
     """GPUs that the cluster has now, and that its autoscaler could have at most."""
 
     present: float
     addable: float
 
 
-def choose_profile(gpus: ClusterGpus | None) -> tuple[str, str]:
+def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
     """(profile, why). None: there is no cluster to ask."""
     if gpus is None:
         return "local", "no Ray cluster to ask for GPUs"
@@ -23,12 +29,19 @@ def choose_profile(gpus: ClusterGpus | None) -> tuple[str, str]:
         return "gpu", f"the cluster has {gpus.present:g} GPUs"
     if gpus.addable:
         return "gpu", f"the cluster's autoscaler can add {gpus.addable:g} GPUs"
-    return "local", "the cluster has no GPU, and its autoscaler can add none"
+    return "local", "the cluster has no GPU, and no autoscaler config here names any"
 
 
-def cluster_gpus() -> ClusterGpus:
-    """What Ray says of this cluster."""
-    present = ray.cluster_resources().get("GPU", 0.0)
-    # No public call tells what an autoscaler may add; Ray's own schedulers read it here.
-    largest = ray._private.state.state.get_max_resources_from_cluster_config() or {}
-    return ClusterGpus(float(present), float(largest.get("GPU", 0.0)))
+def count_gpus() -> GpuCount:
+    """Of the cluster that this process is connected to."""
+    path = CLUSTER_CONFIG.expanduser()
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return GpuCount(float(ray.cluster_resources().get("GPU", 0.0)), addable_gpus(config))
+
+
+def addable_gpus(config: dict[str, Any]) -> float:
+    """GPUs of all nodes that a `ray up` config allows."""
+    return sum(
+        float(kind.get("max_workers", 0)) * float(kind.get("resources", {}).get("GPU", 0))
+        for kind in config.get("available_node_types", {}).values()
+    )

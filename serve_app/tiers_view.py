@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.observation import Observation, TierState
+from router.observation import ClusterGpus, Observation, TierState
 from router.tiers import Tier
 from serve_app.config import AppConfig
 
@@ -15,7 +15,22 @@ def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
         "profile": config.profile,
         "profile_reason": config.profile_reason,
         "inference_mode": config.inference_mode,
+        "gpus": _gpus(observation.gpus),
         "tiers": [_tier(name, tier, observation.tier(name)) for name, tier in config.tiers.items()],
+    }
+
+
+def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
+    if gpus is None:
+        return None
+    return {
+        "types": {
+            name: {"nodes": there.nodes, "total": there.gpus, "free": there.free}
+            for name, there in sorted(gpus.types.items())
+        },
+        "autoscaler": gpus.autoscaler,
+        "nodes_coming": dict(gpus.coming),
+        "failed_launches": dict(gpus.failures),
     }
 
 

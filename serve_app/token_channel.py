@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import secrets
 import struct
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final, cast
@@ -50,6 +51,8 @@ class ReplyTo:
     host: str
     port: int
     key: bytes
+    asked_s: float
+    """When the ingress asked, seconds since the epoch."""
 
 
 async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Failure | None:
@@ -170,7 +173,7 @@ class TokenChannel:
         """A place for the items of one request; to be closed."""
         assert self._server is not None, "not started"
         host, port = self._server.sockets[0].getsockname()[:2]
-        inbound = Inbound(ReplyTo(host, port, secrets.token_bytes(_KEY_BYTES)), self)
+        inbound = Inbound(ReplyTo(host, port, secrets.token_bytes(_KEY_BYTES), time.time()), self)
         self._awaited[inbound.reply_to.key] = inbound
         return inbound
 

@@ -39,6 +39,7 @@ from serve_app.engine.interface import (
     plain_request,
 )
 from serve_app.engine.known_vllm import REPLICA_NEEDS
+from serve_app.engine.load_signals import LoadSignals
 from serve_app.engine.stub import StubEngine
 from serve_app.errors import Failure
 from serve_app.events import token_events
@@ -97,16 +98,23 @@ class EngineDeployment:
         if speculation is not None and speculation.floor is not None:
             fallback = config.speculation.fallback
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
+        self._signals = LoadSignals(time.time(), time.time)
         await self._report_running()
         self._reporting = asyncio.ensure_future(self._keep_reporting())
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
         """One request. Its items go over the token channel; see `token_channel.send_items` for what is returned."""
-        return await send_items(reply_to, stream_items(self._engine, request))
+        with self._signals.request(reply_to.asked_s):
+            return await send_items(reply_to, stream_items(self._engine, request))
 
     async def openai(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
         """One request to the engine's own OpenAI-compatible application; else as `generate`."""
-        return await send_items(reply_to, call_asgi(self._openai, call))
+        with self._signals.request(reply_to.asked_s):
+            return await send_items(reply_to, call_asgi(self._openai, call))
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Serve asks several times a second, for the scaling policy."""
+        return self._signals.stats(self._engine.load())
 
     async def check_health(self) -> None:
         """Serve asks; raises when the engine is dead, and Serve replaces the replica."""
@@ -182,6 +190,7 @@ class EngineDeployment:
             tuple((failure.step, failure.reason) for failure in failures),
             load.running if load else 0,
             load.waiting if load else 0,
+            self._signals.stats(load)["queue_wait_ms"] if load else 0.0,
             self._drafts.choice.drafts if self._drafts else None,
             self._drafts.choice.reason if self._drafts else None,
         )

@@ -106,6 +106,10 @@ class EngineLoad:
 
     running: int
     waiting: int
+    kv_usage: float = 0.0
+    """Share of the KV cache in use (0-1)."""
+    queue_wait_ms: float = 0.0
+    """Mean time in the engine's waiting queue of the requests that were lately scheduled, ms."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
@@ -45,6 +46,7 @@ from serve_app.engine.interface import (
     SpecStats,
     speculation_wish,
 )
+from serve_app.engine.load_signals import Recent
 from serve_app.engine.process_output import ProcessOutput
 from serve_app.engine.spec_record import SpecRecords
 from serve_app.engine.token_text import TokenTexts
@@ -63,14 +65,16 @@ _CLIENT = "inference-"
 
 
 class _LoadCounter(StatLoggerBase):
-    """Keeps the scheduler's last running count."""
+    """Keeps the scheduler's last counts."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self.running = 0
+        self.kv_usage = 0.0
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
+            self.kv_usage = scheduler_stats.kv_cache_usage
 
     def log_engine_initialized(self) -> None: ...
 
@@ -150,22 +154,38 @@ def start_vllm(
         engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     except (ValueError, RuntimeError, OSError, ImportError, NotImplementedError, AssertionError, KeyError) as error:
         raise EngineStartError(output.root_cause() or f"{type(error).__name__}: {error}") from error
-    return VllmEngine(engine, args, step, counters, record_speculation(engine.output_processor))
+    records, waits = SpecRecords(), Recent()
+    watch_outputs(engine.output_processor, records, waits)
+    return VllmEngine(engine, args, step, counters, records, waits)
 
 
-def record_speculation(processor: OutputProcessor) -> SpecRecords:
-    """Have each engine output's record taken off before vLLM processes (and perhaps merges) the output."""
-    records = SpecRecords()
+def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recent) -> None:
+    """Have each engine output's record taken off before vLLM processes (and perhaps merges) the output.
+
+    Args:
+        processor: vLLM's.
+        records: where records go.
+        waits: where the time goes that a request was in the engine's waiting queue, s.
+    """
     process = processor.process_outputs
 
-    def take_records(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+    def watched(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
         for output in outputs:
             state = processor.request_states.get(output.request_id)
             records.take(output, None if state is None else state.queue)
+            waited_s = queue_wait_s(output.events or ())
+            if waited_s is not None:
+                waits.add(waited_s, time.monotonic())
         return process(outputs, *args, **kwargs)
 
-    processor.process_outputs = take_records
-    return records
+    processor.process_outputs = watched
+
+
+def queue_wait_s(events: Sequence[EngineCoreEvent]) -> float | None:
+    """Time in the waiting queue, of the output that tells of it: a request's first. Preemptions are not counted."""
+    times = {event.type: event.timestamp for event in reversed(events)}
+    queued, scheduled = times.get(EngineCoreEventType.QUEUED), times.get(EngineCoreEventType.SCHEDULED)
+    return None if queued is None or scheduled is None else max(0.0, scheduled - queued)
 
 
 @dataclass(slots=True)
@@ -177,6 +197,7 @@ class VllmEngine:
     _step: Step
     _counters: list[_LoadCounter]
     _records: SpecRecords
+    _waits: Recent
     _drafts: Drafts = "own"
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
@@ -272,7 +293,8 @@ class VllmEngine:
         """
         unfinished = self._engine.output_processor.get_num_unfinished_requests()
         running = min(unfinished, sum(counter.running for counter in self._counters))
-        return EngineLoad(running, unfinished - running)
+        kv_usage = max((counter.kv_usage for counter in self._counters), default=0.0) if unfinished else 0.0
+        return EngineLoad(running, unfinished - running, kv_usage, 1000 * self._waits.mean(time.monotonic()))
 
     def families(self) -> Mapping[str, FamilyCount]:
         """See `Engine.families`."""

@@ -19,12 +19,13 @@ from cluster.weights.folder import model_path
 from tests.support.api import Api
 from tests.support.e2e_app import EARLY_EXIT, MODEL, e2e_application
 
-# Engines without the server come before it, so that the cores are theirs. Then cold starts, so that the tests after
-# them find every tier warm; the test that kills an engine comes last.
+# Engines without the server, and the one with a cluster of its own, come before it, so that the cores are theirs. Then
+# cold starts, so that the tests after them find every tier warm; the test that kills an engine comes last.
 FIRST = (
     "test_speculation_engine",
     "test_speculation_sampling",
     "test_draft_fallback",
+    "test_gpu_nodes",
     "test_bundled_weights",
     "test_fallback",
     "test_inference",

@@ -12,6 +12,7 @@ def _reply(arrivals_s: list[float], drafts: list[Drafts]) -> Reply:
         token_ids=[1] * len(arrivals_s),
         accepted=[False] * len(arrivals_s),
         text="",
+        began_s=0.0,
         arrivals=[(at_s, 1) for at_s in arrivals_s],
         finish_reason="length",
         prompt_tokens=1,

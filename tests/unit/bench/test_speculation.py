@@ -13,13 +13,16 @@ from cluster.profiles import read_profile, validate_profile
 from router.tiers import Profile
 
 
-def _reply(arrivals: list[tuple[float, int]], steps: int = 0, drafted: int = 0, accepted: int = 0) -> Reply:
+def _reply(
+    arrivals: list[tuple[float, int]], steps: int = 0, drafted: int = 0, accepted: int = 0, began_s: float = 0.0
+) -> Reply:
     """Of that many steps, which share the drafts."""
     tokens = sum(count for _, count in arrivals)
     return Reply(
         token_ids=[1] * tokens,
         accepted=[False] * tokens,
         text="",
+        began_s=began_s,
         arrivals=arrivals,
         finish_reason="length",
         prompt_tokens=1,
@@ -33,7 +36,7 @@ def _reply(arrivals: list[tuple[float, int]], steps: int = 0, drafted: int = 0, 
 
 
 def _batch(tokens: int, seconds: float, steps: int = 0, drafted: int = 0, accepted: int = 0) -> Batch:
-    arrivals = [(0.1 * (place + 1), 1) for place in range(tokens)]
+    arrivals = [(seconds * (place + 1) / tokens, 1) for place in range(tokens)]
     return Batch([_reply(arrivals, steps, drafted, accepted)], seconds, 0, None, (0, 0))
 
 
@@ -52,8 +55,19 @@ def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> N
     assert rows["K=5"]["mean_acceptance_length"] == pytest.approx(3)  # 1 + 20 / 10
     assert rows[OFF]["acceptance_rate"] is None
     assert {"family", "batch", "setting", "tokens_per_s", "acceptance_rate", "ratio_to_off"} <= set(rows[OFF])
-    assert rows[OFF]["ttft_p50_ms"] == pytest.approx(100)
-    assert rows[OFF]["itl_p50_ms"] == pytest.approx(100)
+    assert rows[OFF]["ttft_p50_ms"] == pytest.approx(150)  # of 100 and 200
+    assert rows[OFF]["itl_p50_ms"] == pytest.approx(200)  # of 9 times 100 and 19 times 200
+
+
+def test_only_the_time_counts_in_which_all_places_were_taken() -> None:
+    # Two at a time: the third begins when the first ends after 1 s; it ends first, at 2 s; the second crawls on.
+    quick = [(0.5, 4), (1.0, 4)]
+    crawling = [(0.5 * step, 1) for step in range(1, 20)]
+    batch = Batch([_reply(quick), _reply(crawling), _reply(quick, began_s=1.0)], 9.5, 0, None, (0, 0))
+    assert batch.full_s == 2.0
+    assert batch.full_tokens == 8 + 4 + 8
+    assert batch.tokens_per_s == 10.0
+    assert batch.tokens == 35
 
 
 def test_tokens_of_one_item_share_the_wait_for_it() -> None:

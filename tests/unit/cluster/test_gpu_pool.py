@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger, ReplicaState
 from ray.serve.schema import DeploymentStatusOverview
 
-from cluster.gpu_pool import ReplicaReport, TierDeployment, deployment_state, observe
-from router.observation import TierState
+from cluster.gpu_pool import GpuPool, ReplicaReport, TierDeployment, deployment_state, observe
+from router.observation import ClusterGpus, GpuSupply, TierState
 from tests.unit.router.profiles import small_profile
 
 FAILURES = (("small-ngram", "no memory"),)
@@ -176,3 +178,70 @@ def test_a_tier_counts_as_gone_over_to_n_gram_drafts_as_soon_as_one_replica_has(
     state = eco(TierDeployment(running=1), reports[0])
     assert (state.drafts, state.drafts_reason) == ("own", None)
     assert eco(TierDeployment(running=1), running()).drafts is None
+
+
+def test_the_reports_queue_waits_are_averaged_over_the_replicas_that_run() -> None:
+    reports = [
+        ReplicaReport("eco", "a", "running", "small-ngram", queue_wait_ms=10.0),
+        ReplicaReport("eco", "b", "running", "small-ngram", queue_wait_ms=30.0),
+        loading(replica="c"),
+    ]
+    assert eco(TierDeployment(running=2, starting=1), *reports).queue_wait_ms == 20.0
+    assert eco(TierDeployment()).queue_wait_ms == 0.0
+
+
+def of_gpus(gpus: ClusterGpus, deployment: TierDeployment) -> TierState:
+    return observe(small_profile(), {"eco": deployment}, (), {}, gpus).tier("eco")
+
+
+def test_a_tier_whose_gpu_the_cluster_cannot_have_is_failed_with_the_reason_also_before_anybody_asks() -> None:
+    for deployment in (TierDeployment(), TierDeployment(starting=1)):
+        state = of_gpus(ClusterGpus(), deployment)
+        assert state.failed
+        assert state.reason == "the cluster has no node with 1 L4 GPU, and it has no autoscaler to add one"
+
+
+def test_a_replica_that_waits_for_a_node_says_what_is_being_added() -> None:
+    state = of_gpus(ClusterGpus(autoscaler=True, coming={"g6": 1}), TierDeployment(starting=1))
+    assert (state.failed, state.pending) == (False, 1)
+    assert state.reason == "waiting for a node with 1 L4 GPU; being added: 1 x g6"
+
+
+def test_a_tier_that_runs_is_not_failed_when_its_last_node_is_about_to_go() -> None:
+    state = of_gpus(ClusterGpus(), TierDeployment(running=1))
+    assert (state.failed, state.reason) == (False, None)
+
+
+def test_the_observation_carries_the_clusters_gpus() -> None:
+    gpus = ClusterGpus({"L4": GpuSupply(1, 1, 1, 1)})
+    assert observe(small_profile(), {}, (), {}, gpus).gpus is gpus
+
+
+@pytest.fixture
+async def pool(monkeypatch: pytest.MonkeyPatch) -> GpuPool:
+    """A pool that finds nothing at Serve's controller."""
+    monkeypatch.setattr("ray.serve.get_replica_context", lambda: SimpleNamespace(app_name="power-lever"))
+    monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={}))
+    monkeypatch.setattr("cluster.gpu_pool.read_cluster_gpus", ClusterGpus)
+    return GpuPool(small_profile())
+
+
+async def test_a_report_is_answered_with_the_newest_order_to_its_tier(pool: GpuPool) -> None:
+    assert await pool.report(running()) is None
+    await pool.order_drafts("eco", "ngram")
+    await pool.order_drafts("eco", "own")
+    order = await pool.report(running())
+    assert order is not None
+    assert order.drafts == "own"
+    assert await pool.report(ReplicaReport("balanced", "x", "running", "a")) is None
+
+
+async def test_news_is_what_a_report_or_a_look_at_the_cluster_changed(pool: GpuPool) -> None:
+    version, observation = await pool.news(-1)
+    while observation.gpus is None:
+        version, observation = await pool.news(version)
+    assert observation.gpus == ClusterGpus()
+    await pool.report(running(busy=3))
+    later, observation = await pool.news(version)
+    assert later > version
+    assert observation.tier("eco").engine_running == 3

@@ -202,7 +202,7 @@ async def test_what_goes_over_the_wire_is_the_key_then_frames_then_the_end() -> 
 
     server = await asyncio.start_server(record, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    assert await sending(ReplyTo("127.0.0.1", port, b"k" * 16), b"one", b"", b"x" * 300).result() is None
+    assert await sending(ReplyTo("127.0.0.1", port, b"k" * 16, 0.0), b"one", b"", b"x" * 300).result() is None
     assert await asyncio.wait_for(wire, PATIENCE_S) == (
         b"k" * 16 + b"\0\0\0\3\0one" + b"\0\0\0\0\0" + b"\0\0\1\x2c\0" + b"x" * 300 + b"\0\0\0\0\1"
     )
@@ -316,7 +316,7 @@ async def test_a_replica_that_cannot_connect_says_where_to_and_never_asks_the_en
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         port = nobody_listens.getsockname()[1]
-        replica = sending(ReplyTo("127.0.0.1", port, b"k" * 16), b"one")
+        replica = sending(ReplyTo("127.0.0.1", port, b"k" * 16, 0.0), b"one")
         failure = await replica.result()
     assert failure is not None
     assert (failure.code, failure.status, failure.retryable) == ("channel_failed", 502, True)

@@ -1,0 +1,168 @@
+"""Does the shipped scaling policy keep more requests within their TTFT target, for no more GPU-hours?
+
+A discrete-event simulation (`bench/scaling_sim.py`) of one tier at several sizes under three kinds of traffic
+(`bench/traffic.py`), scaled by `cluster.autoscaling.decide` itself, by Serve's default policy (Ray's own code), and by
+a threshold on waiting requests with KEDA's defaults (`bench/scaling_policies.py`). All policies see the same requests.
+
+slo_miss_share is the share of requests that had no token within the TTFT target; gpu_hours count from the moment that
+a replica is wanted to the moment that it is gone. Goal: at equal or fewer GPU-hours, at most half the misses of the
+better (fewer misses) of the other two, on every trace.
+
+    python -m bench.autoscaling [--json FILE] [--quick] [--seed N]
+
+With `--json x.json` the report is also written to x.md, and its plot to x.svg.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench.options import parser
+from bench.plot import grouped_bars
+from bench.report import Value, markdown_table, print_report, provenance, write_json
+from bench.scaling_policies import MIN_REPLICAS, POLICIES
+from bench.scaling_sim import Hardware, Outcome, simulate
+from bench.traffic import SHAPES, make_trace
+
+HARDWARE: Final = Hardware(slots=32, cold_start_s=60.0)
+"""32 requests at once; a replica is there a minute after it was wanted, give or take a fifth."""
+DURATIONS_S: Final[Mapping[int, float]] = {4: 14_400.0, 32: 14_400.0, 250: 7_200.0, 1000: 3_600.0}
+"""By the most replicas. Requests grow with the replicas, so large tiers are simulated for a shorter time."""
+QUICK_DURATIONS_S: Final[Mapping[int, float]] = {4: 7_200.0, 32: 3_600.0}
+TTFT_TARGET_S: Final = 2.0
+OURS: Final = "queue_wait"
+
+
+class Case(NamedTuple):
+    """One simulation."""
+
+    trace: str
+    replicas_max: int
+    duration_s: float
+    seed: int
+    policy: str
+
+
+def run_case(case: Case) -> Outcome:
+    """Simulate it."""
+    trace = make_trace(case.trace, HARDWARE, case.replicas_max, case.duration_s, case.seed)
+    policy = POLICIES[case.policy](HARDWARE, case.replicas_max)
+    initial = max(MIN_REPLICAS, case.replicas_max // 4)
+    return simulate(trace, HARDWARE, policy, ttft_target_s=TTFT_TARGET_S, initial=initial)
+
+
+def rows_of(outcomes: Mapping[Case, Outcome]) -> list[dict[str, Value]]:
+    """The report's rows."""
+    return [
+        {
+            "name": case.trace,
+            "replicas_max": case.replicas_max,
+            "policy": case.policy,
+            "slo_miss_share": outcome.miss_share,
+            "gpu_hours": outcome.gpu_hours,
+            "scale_actions": outcome.scale_actions,
+            "most_replicas": outcome.most_replicas,
+            "requests": outcome.requests,
+            "hours": case.duration_s / 3600,
+        }
+        for case, outcome in outcomes.items()
+    ]
+
+
+def goal_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Value]]:
+    """Ours against the better of the others, of every trace and size."""
+    made: list[dict[str, Value]] = []
+    for name, size in dict.fromkeys((row["name"], row["replicas_max"]) for row in rows):
+        here = {row["policy"]: row for row in rows if (row["name"], row["replicas_max"]) == (name, size)}
+        ours = here.pop(OURS)
+        better = min(here.values(), key=lambda row: (row["slo_miss_share"], row["gpu_hours"]))
+        hours, misses = ours["gpu_hours"] / better["gpu_hours"], ours["slo_miss_share"]
+        made.append(
+            {
+                "name": name,
+                "replicas_max": size,
+                "better": better["policy"],
+                "its_misses": better["slo_miss_share"],
+                "our_misses": misses,
+                "gpu_hours_ratio": hours,
+                "met": "yes" if hours <= 1 and misses <= better["slo_miss_share"] / 2 else "no",
+            }
+        )
+    return made
+
+
+def write_report(path: Path, rows: Sequence[Mapping[str, Any]], made_by: Mapping[str, Any]) -> None:
+    """The Markdown report, and its plot beside it."""
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    sizes = list(dict.fromkeys(row["replicas_max"] for row in rows))
+    panels = {
+        f"{name}: {label}": {
+            policy: [
+                next(
+                    scale * row[key]
+                    for row in rows
+                    if (row["name"], row["replicas_max"], row["policy"]) == (name, size, policy)
+                )
+                / (next_hours(rows, name, size) if key == "gpu_hours" else 1)
+                for size in sizes
+            ]
+            for policy in POLICIES
+        }
+        for name in names
+        for key, label, scale in (("slo_miss_share", "missed, %", 100), ("gpu_hours", "GPU-hours, ours = 1", 1))
+    }
+    title = "Requests over the TTFT target, and GPU-hours, by the most replicas"
+    grouped_bars(path.with_suffix(".svg"), title, panels, [str(size) for size in sizes], "", 1.0)
+    parts = [
+        "# Scaling policies in simulation",
+        f"`{made_by['command']}`; {made_by['git']}; {made_by['date']}. How it is measured: the head of "
+        "`bench/autoscaling.py`. A simulation: no GPU was used.",
+        f"![{title}]({path.with_suffix('.svg').name})",
+        "## Against the goal",
+        markdown_table(goal_rows(rows)),
+        "## Every trace",
+        markdown_table(rows),
+    ]
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def next_hours(rows: Sequence[Mapping[str, Any]], name: str, size: int) -> float:
+    """GPU-hours of ours."""
+    return next(
+        float(row["gpu_hours"])
+        for row in rows
+        if (row["name"], row["replicas_max"], row["policy"]) == (name, size, OURS)
+    )
+
+
+def main() -> int:
+    """Command line."""
+    arguments = parser("bench.autoscaling", __doc__, "4 and 32 replicas, shorter traces")
+    arguments.add_argument("--seed", type=int, default=1, metavar="N", help="of the traffic (default 1)")
+    options = arguments.parse_args()
+    made_by = provenance()
+    durations = QUICK_DURATIONS_S if options.quick else DURATIONS_S
+    cases = [
+        Case(name, size, duration_s, options.seed, policy)
+        for size, duration_s in durations.items()
+        for name in SHAPES
+        for policy in POLICIES
+    ]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
+        outcomes = dict(zip(cases, processes.map(run_case, cases), strict=True))
+    rows = rows_of(outcomes)
+    print_report("Every trace", rows, made_by)
+    print_report("Against the goal", goal_rows(rows), made_by)
+    if options.json:
+        write_json(options.json, {"traces": rows}, made_by)
+        write_report(options.json.with_suffix(".md"), rows, made_by)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,366 @@
+"""How many replicas a tier wants: a policy on Serve's custom autoscaling interface that keeps the queue wait short.
+
+`decide` is pure: signals and what it remembers in, a decision with its reason out. `QueueWaitPolicy` is the class that
+Serve's controller calls.
+
+What it does, in one paragraph. The work that is *offered* to a tier, in requests at once, is what its engines run plus
+what piles up meanwhile (Little's law). Enough replicas are wanted to run that with room to spare, and to work off the
+backlog within seconds. A queue wait that stays although all wanted replicas run says that they can do less than their
+slots promise: one step more. Replicas that start count as there: what waits for them asks for nothing twice. Scaling in
+waits until nothing in the last while needed the replica, the longer the more a start costs.
+
+Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from math import ceil, sqrt
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from ray.serve.config import AutoscalingContext
+from ray.util.metrics import Counter, Gauge
+
+logger = logging.getLogger("ray.serve")
+
+
+class ScalingSettings(BaseModel):
+    """How replicas follow demand, in every tier."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    period_s: float = Field(default=1.0, gt=0, description="Control period, s.")
+    wait_target_ms: float = Field(
+        default=250.0,
+        gt=0,
+        description="Queue wait (arrival to first scheduling in the engine) that is acceptable, ms.",
+    )
+    headroom: float = Field(
+        default=0.15, ge=0, description="Share of the offered work that is kept free for bursts that grow with it."
+    )
+    spread: float = Field(
+        default=1.0, ge=0, description="Standard deviations of Poisson traffic that are kept free as well."
+    )
+    clear_s: float = Field(default=20.0, gt=0, description="Time in which a backlog is to be worked off, s.")
+    growth_s: float = Field(default=5.0, gt=0, description="Time over which the growth of the work is measured, s.")
+    hold_starts: float = Field(
+        default=3.0, ge=0, description="A replica goes when it was not needed for so many cold starts ..."
+    )
+    min_hold_s: float = Field(default=60.0, ge=0, description="... and for at least so long, s.")
+    kv_target: float = Field(
+        default=0.9, gt=0, le=1, description="Share of the KV cache in use above which another replica is wanted."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRules:
+    """What the policy of one tier goes by."""
+
+    slots: int
+    """Requests that one replica works on at once."""
+    min_replicas: int
+    max_replicas: int
+    cold_start_s: float
+    """From wanted to running, until one was measured, s."""
+    idle_s: float
+    """Idle time after which the last replica goes, s."""
+    settings: ScalingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What is seen of a tier at one moment."""
+
+    now_s: float
+    wanted: int
+    """Replicas that are wanted so far."""
+    running: int
+    """Replicas that take requests."""
+    scaled_out_s: float | None = None
+    """When more replicas were last wanted."""
+    queued: float = 0.0
+    """Requests for which no replica is free, or there."""
+    engine_running: float = 0.0
+    engine_waiting: float = 0.0
+    """Requests in the engines: those in a batch, and those that wait for one."""
+    service_s: float = 0.0
+    """Time that a request spends in an engine, mean of those that lately ended; 0: none did."""
+    idle_s: float = 0.0
+    """Time since any replica last had a request; 0 while one has."""
+    kv_usage: float = 0.0
+    """Mean share of the KV caches in use (0-1)."""
+    queue_wait_ms: float = 0.0
+    """Arrival to first scheduling, of the last requests that found a running replica. Waits for a replica that was
+    still starting are no part of it: a cold start is no load."""
+
+
+class Reason(StrEnum):
+    """Why so many replicas are wanted."""
+
+    STEADY = "steady"
+    """They are enough, and all are needed."""
+    WAKE = "wake"
+    """Somebody waits, and there is no replica."""
+    LOAD = "load"
+    """The offered work needs more."""
+    QUEUE_WAIT = "queue_wait"
+    """Requests wait too long although all wanted replicas run."""
+    KV_CACHE = "kv_cache"
+    """The KV caches are full before the slots are."""
+    HELD = "held"
+    """Fewer would do now, but more were needed a little while ago."""
+    SCALE_IN = "scale_in"
+    """More than anything in the last while needed."""
+    IDLE = "idle"
+    """Nothing came for the idle time."""
+    BOUNDED = "bounded"
+    """More would be wanted than the tier may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered from decision to decision."""
+
+    decided_s: float = float("-inf")
+    work: tuple[tuple[float, float], ...] = ()
+    """(time, requests in the tier), of the last `growth_s`."""
+    kept: tuple[tuple[float, int], ...] = ()
+    """(time, replicas to keep), falling: the largest of every later while. Its head is the largest of all."""
+    busy_s: float = float("-inf")
+    """When the tier last had a request."""
+    service_s: float = 0.0
+    """Time that a request spends in an engine, smoothed; 0: none has ended yet."""
+    waits_since_s: float | None = None
+    """Since when requests wait too long although all wanted replicas run."""
+    measured_s: float | None = None
+    """The last scale-out (its time) whose cold start was measured."""
+    cold_start_s: float | None = None
+    """As measured, smoothed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """So many replicas, and what led to it."""
+
+    wanted: int
+    reason: Reason
+    signals: Signals
+    offered: float
+    """Work offered to the tier, requests at once."""
+    needed: int
+    """Replicas that the moment needs."""
+    kept: int
+    """Replicas that the last while needed."""
+    cold_start_s: float
+    memory: Memory
+
+
+def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
+    """The replicas that a tier wants.
+
+    Args:
+        signals: what is seen.
+        memory: from the decision before; `Memory()` at first.
+        rules: of the tier.
+    """
+    now_s = signals.now_s
+    memory = _measured_start(signals, memory)
+    memory = _seen(signals, memory, rules)
+    cold_start_s = rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
+
+    offered = offered_work(signals, memory)
+    backlog = signals.queued + signals.engine_waiting
+    needed, reason = _needed(signals, memory, rules, offered, backlog)
+
+    hold_s = max(rules.settings.min_hold_s, rules.settings.hold_starts * cold_start_s)
+    idle = now_s - memory.busy_s >= rules.idle_s
+    keep = max(needed, 0 if idle else min(1, signals.wanted))
+    kept_window = tuple(entry for entry in memory.kept if entry[0] > now_s - hold_s and entry[1] > keep)
+    memory = replace(memory, kept=(*kept_window, (now_s, keep)), decided_s=now_s)
+    kept = memory.kept[0][1]
+
+    if needed > signals.wanted:
+        wanted = needed
+    elif kept < signals.wanted:
+        wanted = kept
+        reason = Reason.IDLE if idle and not kept else Reason.SCALE_IN
+    else:
+        wanted = signals.wanted
+        reason = Reason.HELD if needed < wanted else Reason.STEADY
+    bounded = max(rules.min_replicas, min(rules.max_replicas, wanted))
+    if bounded < wanted:
+        reason = Reason.BOUNDED
+    if bounded > signals.wanted:
+        memory = replace(memory, waits_since_s=None)
+    return Decision(bounded, reason, signals, offered, needed, kept, cold_start_s, memory)
+
+
+def offered_work(signals: Signals, memory: Memory) -> float:
+    """The requests that would run at once if none had to wait: Little's law, arrivals per second times seconds each.
+
+    Arrivals are what ends plus what piles up; what ends, times its time in the engine, is what runs.
+    """
+    return signals.engine_running + max(0.0, growth_per_s(memory.work)) * memory.service_s
+
+
+def growth_per_s(work: tuple[tuple[float, float], ...]) -> float:
+    """Slope of the least-squares line through (time, value), less its standard error: what is surely growth, 1/s."""
+    if len(work) < 3:
+        return 0.0
+    mean_t = sum(t for t, _ in work) / len(work)
+    mean_v = sum(v for _, v in work) / len(work)
+    spread = sum((t - mean_t) ** 2 for t, _ in work)
+    if spread == 0:
+        return 0.0
+    slope = sum((t - mean_t) * (v - mean_v) for t, v in work) / spread
+    residual = sum((v - mean_v - slope * (t - mean_t)) ** 2 for t, v in work)
+    error = sqrt(residual / (len(work) - 2) / spread)
+    return max(0.0, slope - 2 * error) if slope > 0 else min(0.0, slope + 2 * error)
+
+
+def _needed(
+    signals: Signals, memory: Memory, rules: ScalingRules, offered: float, backlog: float
+) -> tuple[int, Reason]:
+    """Replicas for this moment, and what they are needed for most."""
+    if not signals.running:
+        # Nobody has run anything: what waits is all that is known. It is counted in slots, not added up over the wait.
+        waiting = ceil(backlog / rules.slots)
+        return waiting, Reason.WAKE
+    spare = rules.settings.headroom * offered + rules.settings.spread * sqrt(offered)
+    clearing = backlog * min(1.0, memory.service_s / rules.settings.clear_s)
+    needs = {Reason.LOAD: ceil((offered + spare + clearing) / rules.slots)}
+    if signals.kv_usage > rules.settings.kv_target:
+        needs[Reason.KV_CACHE] = ceil(signals.running * signals.kv_usage / rules.settings.kv_target)
+    if memory.waits_since_s is not None and signals.now_s - memory.waits_since_s >= 2 * rules.settings.period_s:
+        needs[Reason.QUEUE_WAIT] = signals.running + max(1, signals.running // 10)
+    reason = max(needs, key=needs.__getitem__)
+    return needs[reason], reason
+
+
+def _seen(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
+    """What the signals add to the memory."""
+    now_s = signals.now_s
+    in_tier = signals.queued + signals.engine_waiting + signals.engine_running
+    work = (*(entry for entry in memory.work if entry[0] > now_s - rules.settings.growth_s), (now_s, in_tier))
+    service_s, sample_s = memory.service_s, signals.service_s
+    if sample_s:
+        service_s = service_s + 0.1 * (sample_s - service_s) if service_s else sample_s
+    all_run = signals.running >= signals.wanted
+    waits = signals.queue_wait_ms > rules.settings.wait_target_ms and all_run
+    waits_since_s = (now_s if memory.waits_since_s is None else memory.waits_since_s) if waits else None
+    return replace(memory, work=work, service_s=service_s, waits_since_s=waits_since_s, busy_s=_busy_s(signals, memory))
+
+
+def _busy_s(signals: Signals, memory: Memory) -> float:
+    """When the tier last had a request. One that was just woken, or is looked at for the first time, counts as busy."""
+    times_s = [memory.busy_s, signals.scaled_out_s or float("-inf")]
+    if signals.queued or memory.decided_s == float("-inf"):
+        times_s.append(signals.now_s)
+    if signals.running:
+        times_s.append(signals.now_s - signals.idle_s)
+    return max(times_s)
+
+
+def _measured_start(signals: Signals, memory: Memory) -> Memory:
+    """The cold start that has just ended, if one has: from the last scale-out to all of its replicas running."""
+    began_s = signals.scaled_out_s
+    if began_s is None or began_s == memory.measured_s or signals.running < signals.wanted:
+        return memory
+    took_s, before_s = signals.now_s - began_s, memory.cold_start_s
+    return replace(
+        memory,
+        measured_s=began_s,
+        cold_start_s=took_s if before_s is None else before_s + 0.3 * (took_s - before_s),
+    )
+
+
+class QueueWaitPolicy:
+    """What Serve's controller calls for one tier, about ten times a second (`AutoscalingConfig.policy`).
+
+    Serve itself wakes a tier that has no replica, with one, before it asks anybody; and it applies the tier's bounds.
+
+    Args:
+        tier: name of the tier, for logs and metrics.
+        slots: requests that one replica works on at once.
+        cold_start_s: expected time from wanted to running, s.
+        idle_s: idle time after which the last replica goes, s.
+        settings: fields of `ScalingSettings`.
+    """
+
+    def __init__(self, tier: str, slots: int, cold_start_s: float, idle_s: float, settings: dict[str, Any]) -> None:
+        self._tier = tier
+        self._rules = ScalingRules(slots, 0, 1, cold_start_s, idle_s, ScalingSettings.model_validate(settings))
+        self._memory = Memory()
+        self._wanted = Gauge("power_lever_scaling_wanted", "Replicas that the scaling policy wants.", ("tier",))
+        self._signal = Gauge("power_lever_scaling_signal", "What the scaling policy decided on.", ("tier", "signal"))
+        self._actions = Counter("power_lever_scaling_actions", "Changes of the wanted replicas.", ("tier", "reason"))
+
+    def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        """Replicas wanted, and state that Serve keeps (none: it is this object's)."""
+        if context.current_time - self._memory.decided_s < self._rules.settings.period_s:
+            return context.target_num_replicas, {}
+        rules = replace(
+            self._rules,
+            min_replicas=context.capacity_adjusted_min_replicas,
+            max_replicas=context.capacity_adjusted_max_replicas,
+        )
+        decision = decide(signals_of(context), self._memory, rules)
+        self._memory = decision.memory
+        self._publish(decision)
+        return decision.wanted, {}
+
+    def _publish(self, decision: Decision) -> None:
+        signals = {**asdict(decision.signals), "offered": decision.offered, "cold_start_s": decision.cold_start_s}
+        before = decision.signals.wanted
+        if decision.wanted != before:
+            self._actions.inc(1, {"tier": self._tier, "reason": decision.reason})
+            words = ", ".join(f"{name} {signals[name]:.3g}" for name in PUBLISHED)
+            change = f"{decision.wanted} replicas instead of {before}"
+            logger.info("tier %s: %s: %s (%s)", self._tier, change, decision.reason, words)
+        self._wanted.set(decision.wanted, {"tier": self._tier})
+        for name in PUBLISHED:
+            self._signal.set(signals[name], {"tier": self._tier, "signal": name})
+
+
+PUBLISHED = (
+    "running",
+    "queued",
+    "engine_running",
+    "engine_waiting",
+    "kv_usage",
+    "queue_wait_ms",
+    "service_s",
+    "idle_s",
+    "offered",
+    "cold_start_s",
+)
+"""Signals that are metrics."""
+
+
+def signals_of(context: AutoscalingContext) -> Signals:
+    """Serve's context in our terms: the newest word of every replica (`EngineDeployment.record_autoscaling_stats`)."""
+    newest = {
+        name: [series[-1].value for series in by_replica.values() if series]
+        for name, by_replica in (context.raw_metrics or {}).items()
+    }
+    return Signals(
+        now_s=context.current_time,
+        wanted=context.target_num_replicas,
+        running=context.current_num_replicas,
+        scaled_out_s=context.last_scale_up_time,
+        queued=context.total_queued_requests or 0.0,
+        engine_running=sum(newest.get("engine_running", ())),
+        engine_waiting=sum(newest.get("engine_waiting", ())),
+        service_s=_mean([value for value in newest.get("service_s", ()) if value]),
+        idle_s=min(newest.get("idle_s", ()), default=0.0),
+        kv_usage=_mean(newest.get("kv_usage", ())),
+        queue_wait_ms=_mean(newest.get("queue_wait_ms", ())),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,336 @@
+"""The scaling policy: wakes at once, scales out within two periods, never flaps, keeps its bounds, goes to zero."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.autoscaling import (
+    Decision,
+    Memory,
+    QueueWaitPolicy,
+    Reason,
+    ScalingRules,
+    ScalingSettings,
+    Signals,
+    decide,
+    growth_per_s,
+    offered_work,
+)
+
+SLOTS = 8
+RULES = ScalingRules(
+    slots=SLOTS, min_replicas=0, max_replicas=20, cold_start_s=10.0, idle_s=30.0, settings=ScalingSettings()
+)
+HOLD_S = max(RULES.settings.min_hold_s, RULES.settings.hold_starts * RULES.cold_start_s)
+
+
+@dataclass
+class Tier:
+    """A tier in small: replicas are there `cold_start_s` after they were wanted; the policy is asked every second."""
+
+    rules: ScalingRules = RULES
+    cold_start_s: float = 10.0
+    now_s: float = 0.0
+    wanted: int = 0
+    running: int = 0
+    due: list[float] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
+    scaled_out_s: float | None = None
+    idle_s: float = 0.0
+    actions: list[tuple[float, int, int]] = field(default_factory=list)
+    """(time, before, after)."""
+
+    def step(self, requests: float, **over: Any) -> Decision:
+        """A second with so many requests in the tier: as many as there are slots run, the others wait."""
+        self.now_s += 1
+        self.running += sum(due <= self.now_s for due in self.due)
+        self.due = [due for due in self.due if due > self.now_s]
+        self.idle_s = 0.0 if requests else self.idle_s + 1
+        runs = min(requests, float(self.running * SLOTS))
+        seen = Signals(
+            now_s=self.now_s,
+            wanted=self.wanted,
+            running=self.running,
+            scaled_out_s=self.scaled_out_s,
+            queued=requests - runs,
+            engine_running=runs,
+            service_s=10.0,
+            idle_s=0.0 if requests else self.idle_s,
+        )
+        decision = decide(replace(seen, **over), self.memory, self.rules)
+        self.memory = decision.memory
+        if decision.wanted != self.wanted:
+            self.actions.append((self.now_s, self.wanted, decision.wanted))
+            if decision.wanted > self.wanted:
+                self.scaled_out_s = self.now_s
+                self.due += [self.now_s + self.cold_start_s] * (decision.wanted - self.wanted)
+            else:
+                taken = self.wanted - decision.wanted
+                starting = min(taken, len(self.due))
+                self.due = self.due[: len(self.due) - starting]
+                self.running -= taken - starting
+            self.wanted = decision.wanted
+        return decision
+
+    def run(self, requests: Sequence[float]) -> Decision:
+        for count in requests:
+            decision = self.step(count)
+        return decision
+
+
+def settled(requests: float = 6.0) -> Tier:
+    """One replica that has run so many requests for a while."""
+    tier = Tier()
+    tier.run([requests] * 100)
+    assert (tier.wanted, tier.running) == (1, 1)
+    return tier
+
+
+def test_a_tier_without_a_request_wants_nothing() -> None:
+    tier = Tier()
+    assert tier.run([0.0] * 50).wanted == 0
+    assert tier.actions == []
+
+
+def test_the_first_request_wakes_a_tier_at_once() -> None:
+    decision = Tier().step(1.0)
+    assert (decision.wanted, decision.reason) == (1, Reason.WAKE)
+
+
+def test_a_cold_start_is_no_load_however_long_it_takes() -> None:
+    tier = Tier(cold_start_s=300.0)
+    tier.run([5.0] * 250)
+    assert tier.actions == [(1.0, 0, 1)]
+
+
+def test_what_waits_for_replicas_that_start_asks_for_nothing_twice() -> None:
+    tier = settled()
+    tier.run([40.0] * 2)
+    wanted = tier.wanted
+    # A wait of many seconds, while the replicas that answer it are starting.
+    for _ in range(5):
+        tier.step(40.0, queue_wait_ms=9000.0)
+    assert tier.wanted == wanted
+
+
+@pytest.mark.parametrize("times", [3, 8])
+def test_a_load_step_scales_out_within_two_periods_to_what_it_needs(times: int) -> None:
+    tier = settled()
+    tier.run([6.0 * times] * 2)
+    assert tier.wanted * SLOTS >= 6 * times * 0.8
+    tier.run([6.0 * times] * 30)
+    assert tier.running * SLOTS >= 6 * times
+
+
+def test_a_queue_wait_that_stays_although_everything_runs_asks_for_one_more() -> None:
+    tier = settled(4.0)
+    reasons = [tier.step(4.0, queue_wait_ms=400.0).reason for _ in range(4)]
+    assert tier.wanted == 2
+    assert Reason.QUEUE_WAIT in reasons or tier.actions[-1][2] == 2
+
+
+def test_a_queue_wait_of_one_moment_asks_for_nothing() -> None:
+    tier = settled(4.0)
+    tier.step(4.0, queue_wait_ms=400.0)
+    tier.run([4.0] * 10)
+    assert tier.wanted == 1
+
+
+def test_full_kv_caches_ask_for_more_before_the_slots_are_full() -> None:
+    tier = settled(3.0)
+    decision = tier.step(3.0, kv_usage=0.98)
+    assert decision.wanted == 2
+    assert decision.needed == 2
+
+
+def test_the_tiers_maximum_is_not_passed_and_said_to_be_the_reason() -> None:
+    tier = Tier(rules=replace(RULES, max_replicas=2))
+    tier.run([6.0] * 30)
+    decision = tier.run([400.0] * 5)
+    assert (decision.wanted, decision.reason) == (2, Reason.BOUNDED)
+
+
+def test_an_idle_tier_goes_to_zero_after_its_idle_time_and_not_before() -> None:
+    tier = settled()
+    left_s = tier.now_s
+    tier.run([0.0] * 200)
+    assert tier.wanted == 0
+    [(when_s, before, after)] = tier.actions[1:]
+    assert (before, after) == (1, 0)
+    assert when_s - left_s >= max(RULES.idle_s, HOLD_S)
+    assert when_s - left_s <= max(RULES.idle_s, HOLD_S) + 2
+
+
+def test_the_lowest_number_of_replicas_stays() -> None:
+    tier = Tier(rules=replace(RULES, min_replicas=1))
+    tier.run([0.0] * 200)
+    assert tier.wanted == 1
+
+
+def test_cold_starts_are_measured_from_wanted_to_running() -> None:
+    tier = Tier(cold_start_s=25.0)
+    decision = tier.run([5.0] * 40)
+    assert decision.cold_start_s == 25.0
+
+
+def test_a_start_that_takes_long_makes_a_replica_kept_for_longer() -> None:
+    def kept_s(cold_start_s: float) -> float:
+        tier = Tier(cold_start_s=cold_start_s)
+        tier.run([30.0] * 200)
+        many, left_s = tier.wanted, tier.now_s
+        tier.run([6.0] * 600)
+        assert tier.wanted < many
+        return tier.actions[-1][0] - left_s
+
+    assert kept_s(60.0) >= 180.0 > kept_s(5.0) + 60
+
+
+def test_a_decision_comes_with_the_signals_that_led_to_it() -> None:
+    decision = settled().step(6.0)
+    assert decision.signals.engine_running == 6.0
+    assert decision.offered == pytest.approx(6.0)
+    assert (decision.needed, decision.kept, decision.reason) == (1, 1, Reason.STEADY)
+
+
+loads = st.lists(st.tuples(st.floats(0, 120), st.integers(1, 60)), min_size=1, max_size=12)
+"""Requests in the tier, and for how many seconds."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(loads=loads, noise=st.randoms(use_true_random=False), cold_start_s=st.floats(1, 60))
+def test_whatever_the_traffic_it_never_flaps_and_keeps_its_bounds(
+    loads: list[tuple[float, int]], noise: Any, cold_start_s: float
+) -> None:
+    tier = Tier(cold_start_s=cold_start_s)
+    for level, seconds in loads:
+        for _ in range(seconds):
+            tier.step(max(0.0, level + noise.gauss(0, level**0.5)))
+            assert 0 <= tier.wanted <= RULES.max_replicas
+    for (out_s, before, after), (in_s, _, later) in zip(tier.actions, tier.actions[1:], strict=False):
+        if before < after and later < after:
+            assert in_s - out_s >= RULES.settings.min_hold_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(level=st.floats(1, 120))
+def test_steady_traffic_settles_and_then_changes_nothing(level: float) -> None:
+    tier = Tier()
+    tier.run([level] * 150)
+    before = len(tier.actions)
+    tier.run([level] * 300)
+    assert len(tier.actions) == before
+    assert tier.running * SLOTS >= level
+
+
+@settings(max_examples=40, deadline=None)
+@given(lower=st.floats(0, 100), more=st.floats(0, 60))
+def test_more_work_never_wants_fewer_replicas(lower: float, more: float) -> None:
+    def needed(requests: float) -> int:
+        tier = Tier()
+        return tier.run([requests] * 60).needed
+
+    assert needed(lower) <= needed(lower + more)
+
+
+def test_growth_is_what_noise_does_not_explain() -> None:
+    assert growth_per_s(tuple((float(t), 3.0 * t) for t in range(6))) == pytest.approx(3.0)
+    assert growth_per_s(tuple((float(t), 10.0 + (-1) ** t) for t in range(6))) == 0
+    assert growth_per_s(((0.0, 5.0), (1.0, 9.0))) == 0
+
+
+def test_offered_work_is_littles_law() -> None:
+    # 4 requests/s finish after 2 s each, and 3 more come every second than go: 7 a second for 2 s are 14 at once.
+    memory = Memory(work=tuple((float(t), 8.0 + 3.0 * t) for t in range(6)), service_s=2.0)
+    assert offered_work(Signals(5.0, 1, 1, engine_running=8.0), memory) == pytest.approx(14.0)
+
+
+def context(now_s: float, target: int, **over: Any) -> Any:
+    """What Serve's controller hands over."""
+    given: dict[str, Any] = {
+        "current_time": now_s,
+        "target_num_replicas": target,
+        "current_num_replicas": target,
+        "last_scale_up_time": None,
+        "total_queued_requests": 0.0,
+        "raw_metrics": {},
+        "capacity_adjusted_min_replicas": 0,
+        "capacity_adjusted_max_replicas": 4,
+    }
+    return SimpleNamespace(**(given | over))
+
+
+def series(*values: float) -> list[Any]:
+    return [SimpleNamespace(timestamp=float(t), value=value) for t, value in enumerate(values)]
+
+
+def policy() -> QueueWaitPolicy:
+    return QueueWaitPolicy("eco", SLOTS, 10.0, 30.0, ScalingSettings().model_dump())
+
+
+def test_the_policy_reads_the_newest_word_of_every_replica() -> None:
+    metrics = {
+        "engine_running": {"a": series(1, 8), "b": series(8)},
+        "engine_waiting": {"a": series(9, 0), "b": series(6)},
+        "service_s": {"a": series(0), "b": series(10)},
+    }
+    wanted, state = policy()(context(1.0, 2, raw_metrics=metrics, total_queued_requests=10.0))
+    assert wanted > 2
+    assert state == {}
+
+
+def test_the_policy_decides_once_a_period() -> None:
+    asked = policy()
+    busy = {"engine_running": {"a": series(8)}, "service_s": {"a": series(10)}}
+    assert asked(context(10.0, 1))[0] == 1
+    assert asked(context(10.5, 1, raw_metrics=busy, total_queued_requests=30.0))[0] == 1
+    assert asked(context(11.0, 1, raw_metrics=busy, total_queued_requests=30.0))[0] > 1
+
+
+def test_a_replica_that_has_not_reported_yet_counts_as_idle() -> None:
+    assert policy()(context(1.0, 1, raw_metrics={"engine_running": {"a": []}}))[0] == 1
+
+
+def test_the_bounds_are_serves() -> None:
+    busy = {"engine_running": {"a": series(8)}, "service_s": {"a": series(10)}}
+    flooded = context(1.0, 1, raw_metrics=busy, total_queued_requests=500.0)
+    assert policy()(flooded)[0] == 4
+
+
+def test_serve_can_send_the_policy_to_a_controller_that_has_none_of_this_code(tmp_path: Path) -> None:
+    from ray.serve.config import AutoscalingPolicy
+
+    kwargs = {"tier": "eco", "slots": 8, "cold_start_s": 10.0, "idle_s": 30.0, "settings": {}}
+    made = AutoscalingPolicy(policy_function=QueueWaitPolicy, policy_kwargs=kwargs)
+    (tmp_path / "policy.bin").write_bytes(made.get_serialized_policy_def() or b"")
+    code = (
+        "from ray import cloudpickle; import pathlib, sys\n"
+        "policy = cloudpickle.loads(pathlib.Path('policy.bin').read_bytes())\n"
+        f"policy(**{kwargs!r})\n"
+        "assert 'cluster' not in sys.modules and 'router' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_tier_that_was_woken_is_given_its_idle_time_also_when_the_answer_was_too_short_to_be_seen() -> None:
+    tier = Tier()
+    tier.run([0.0] * 500)
+    # Serve wakes it by itself, and asks the policy only when the replica runs.
+    tier.wanted, tier.running, tier.scaled_out_s, tier.now_s = 1, 1, tier.now_s, tier.now_s + 10
+    tier.idle_s = 0.0
+    tier.run([0.0] * int(RULES.idle_s - 2))
+    assert tier.wanted == 1
+    tier.run([0.0] * int(HOLD_S + 30))
+    assert tier.wanted == 0
