@@ -58,15 +58,11 @@ def change_of(batch: Batch) -> Change:
     around: list[float] = []
     before: list[float] = []
     for reply in batch.replies:
-        gaps, place = step_gaps_s(reply), place_of_change(reply)
+        # An item is a step, as the consumer keeps up.
+        gaps, place = [gap_s for gap_s, _ in reply.gaps], place_of_change(reply)
         around += gaps[max(0, place - AROUND) : place + AROUND]
         before += gaps[: max(1, place - AROUND)]
     return Change(batch.order_s, max(around), median(before))
-
-
-def step_gaps_s(reply: Reply) -> list[float]:
-    """Times between the items of a stream, s; an item is a step where the consumer keeps up."""
-    return [after - before for (before, _), (after, _) in pairwise(reply.arrivals)]
 
 
 def place_of_change(reply: Reply) -> int:

@@ -97,10 +97,12 @@ class Reply:
     @property
     def itl_s(self) -> list[float]:
         """Inter-token latencies, s; the tokens of one item share the wait for it equally."""
-        gaps: list[float] = []
-        for (before_s, _), (after_s, count) in pairwise(self.arrivals):
-            gaps += [(after_s - before_s) / count] * count
-        return gaps
+        return [gap_s / count for gap_s, count in self.gaps for _ in range(count)]
+
+    @property
+    def gaps(self) -> list[tuple[float, int]]:
+        """(time since the item before, s; tokens) of each item after the first."""
+        return [(after_s - before_s, count) for (before_s, _), (after_s, count) in pairwise(self.arrivals)]
 
     @property
     def verifications(self) -> list[tuple[int, int]]:

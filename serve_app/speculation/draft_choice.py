@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import exp, sqrt
+from dataclasses import dataclass, field, replace
+from math import sqrt
 
 from router.tiers import Drafts
 from serve_app.speculation.settings import FallbackSettings
+from serve_app.speculation.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +17,8 @@ class DraftChoice:
     drafts: Drafts = "own"
     reason: str | None = None
     """In words; None as long as nothing happened."""
-    drafted: float = 0.0
-    accepted: float = 0.0
-    """Recent draft tokens of the own drafts, verified and accepted; older ones have faded."""
+    own: Window = field(default_factory=Window)
+    """Of the own drafts."""
 
     def after(self, drafted: int, accepted: int, floor: float, settings: FallbackSettings) -> DraftChoice:
         """The choice after some more of the own drafts. It goes over and never back by itself.
@@ -31,13 +31,12 @@ class DraftChoice:
         """
         if self.drafts == "ngram" or not drafted:
             return self
-        keep = exp(-drafted / settings.memory_tokens)
-        seen, right = self.drafted * keep + drafted, self.accepted * keep + accepted
+        own = self.own.after(drafted, accepted, settings.memory_tokens)
         # Tokens of one run of drafts stand and fall together: a run is one trial.
-        trials = seen / settings.run_tokens
-        if seen < settings.min_tokens or highest_likely_rate(trials, right / seen, settings.z) >= floor:
-            return replace(self, drafted=seen, accepted=right)
-        return DraftChoice("ngram", f"acceptance of the own drafts is {right / seen:.3f} lately, under {floor:g}")
+        trials = own.drafted / settings.run_tokens
+        if own.drafted < settings.min_tokens or highest_likely_rate(trials, own.rate, settings.z) >= floor:
+            return replace(self, own=own)
+        return DraftChoice("ngram", f"acceptance of the own drafts is {own.rate:.3f} lately, under {floor:g}")
 
     def told(self, drafts: Drafts) -> DraftChoice:
         """The choice when somebody says who shall draft; own drafts are then judged afresh."""

@@ -12,6 +12,7 @@ from math import exp, sqrt
 from typing import NamedTuple
 
 from serve_app.speculation.settings import DriftSettings
+from serve_app.speculation.window import Window
 
 
 class DriftReason(StrEnum):
@@ -25,18 +26,6 @@ class DriftReason(StrEnum):
     """A certain fall, too small to matter."""
     FELL = "fell"
     """A certain and large fall: the alarm."""
-
-
-class Window(NamedTuple):
-    """Draft tokens, and how many of them were accepted; both may be exponentially forgotten."""
-
-    drafted: float = 0.0
-    accepted: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Acceptance rate (0-1); 0 while empty."""
-        return self.accepted / self.drafted if self.drafted else 0.0
 
 
 class Drift(NamedTuple):
@@ -82,11 +71,10 @@ class DriftWatch(NamedTuple):
 
     def after(self, drafted: int, accepted: int, settings: DriftSettings) -> DriftWatch:
         """With some more draft tokens, of one step or of many."""
-        kept = exp(-drafted / settings.recent_memory_tokens)
-        passed = 1 - kept
+        passed = 1 - exp(-drafted / settings.recent_memory_tokens)
         kept_reference = exp(-drafted / settings.reference_memory_tokens)
         return DriftWatch(
-            Window(self.recent.drafted * kept + drafted, self.recent.accepted * kept + accepted),
+            self.recent.after(drafted, accepted, settings.recent_memory_tokens),
             Window(
                 self.reference.drafted * kept_reference + self.recent.drafted * passed,
                 self.reference.accepted * kept_reference + self.recent.accepted * passed,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.draft_switch import change_of, place_of_change, step_gaps_s
+from bench.draft_switch import change_of, place_of_change
 from bench.engines import Batch, Reply, StepTaken
 from router.tiers import Drafts
 
@@ -32,7 +32,7 @@ GOING: list[Drafts] = ["own", "own", "own", "own", "ngram", "ngram", "ngram", "n
 def test_the_longest_wait_around_the_change_is_held_against_the_usual_one_before() -> None:
     # Waits of 0.1 s; of 0.3 s before the first step with others' drafts; of 0.9 s long after.
     reply = _reply([0.0, 0.1, 0.2, 0.3, 0.4, 0.7, 0.8, 0.9, 1.8], GOING)
-    assert step_gaps_s(reply) == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.1, 0.1, 0.9])
+    assert [gap_s for gap_s, _ in reply.gaps] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.1, 0.1, 0.9])
     assert place_of_change(reply) == 4
     change = change_of(Batch([reply], 1.8, 0, 0.002, (0, 0)))
     assert change.longest_gap_s == pytest.approx(0.3)

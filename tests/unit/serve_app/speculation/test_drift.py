@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.speculation.drift import DriftReason, DriftWatch, Window, compare
+from serve_app.speculation.drift import DriftReason, DriftWatch, compare
 from serve_app.speculation.settings import DriftSettings
+from serve_app.speculation.window import Window
 
 SETTINGS = DriftSettings(min_tokens=500, z=4.0, min_fall=0.1, run_tokens=8.0)
 
