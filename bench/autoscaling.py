@@ -31,9 +31,9 @@ from bench.traffic import SHAPES, make_trace
 
 HARDWARE: Final = Hardware(slots=32, cold_start_s=60.0)
 """32 requests at once; a replica is there a minute after it was wanted, give or take a fifth."""
-DURATIONS_S: Final[Mapping[int, float]] = {4: 14_400.0, 32: 14_400.0, 250: 7_200.0, 1000: 3_600.0}
+DURATIONS_S: Final[Mapping[int, float]] = {4: 14_400.0, 32: 14_400.0, 250: 7_200.0, 1000: 7_200.0}
 """By the most replicas. Requests grow with the replicas, so large tiers are simulated for a shorter time."""
-QUICK_DURATIONS_S: Final[Mapping[int, float]] = {4: 7_200.0, 32: 3_600.0}
+QUICK_DURATIONS_S: Final[Mapping[int, float]] = {4: 7_200.0, 32: 7_200.0}
 TTFT_TARGET_S: Final = 2.0
 OURS: Final = "queue_wait"
 

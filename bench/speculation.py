@@ -14,6 +14,7 @@ classified as the router does, so that the controller's families are the product
 the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
 
     python -m bench.speculation [--prompts DIR] [--drafts early-exit] [--json FILE] [--quick]
+    python -m bench.speculation --families chat --batches 1 --more-rounds 5    # one cell, with less noise
 
 With `--json x.json` the report is also written to x.md, and its plot to x.svg.
 """
@@ -228,10 +229,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options.add_argument("--drafts", choices=DRAFTS, default="ngram", help="how drafts are made")
     options.add_argument("--families", nargs="+", metavar="NAME", help="only these families")
+    options.add_argument("--batches", nargs="+", type=int, choices=ROUNDS, metavar="N", help="only these batch sizes")
+    options.add_argument("--more-rounds", type=int, default=1, metavar="N", help="so many times the rounds of a cell")
     options.add_argument("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help="longest answer, tokens")
     args = options.parse_args(argv)
     made_by = provenance()
-    rounds = QUICK_ROUNDS if args.quick else ROUNDS
+    usual = QUICK_ROUNDS if args.quick else ROUNDS
+    rounds = {batch: args.more_rounds * usual.get(batch, 1) for batch in args.batches or usual}
     try:
         families = {**read_families(args.prompts), COPYING: copying_prompts(64)}
     except PromptError as error:

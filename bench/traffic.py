@@ -44,9 +44,8 @@ def bursty(seconds: Floats, rng: np.random.Generator) -> Floats:
 
 
 def step(seconds: Floats, rng: np.random.Generator) -> Floats:
-    """A quarter of the peak; then three times as much at once, for a third of the time; then back, and half as much."""
-    third = seconds[-1] / 3
-    return np.select([seconds < third, seconds < 2 * third], [0.25, 0.75], 0.375)
+    """A quarter of the peak for 20 minutes, three times as much at once for the next 20, and so on."""
+    return np.where(seconds % 2400 < 1200, 0.25, 0.75)
 
 
 SHAPES: Final[Mapping[str, Shape]] = MappingProxyType({"diurnal": diurnal, "bursty": bursty, "step": step})

@@ -4,10 +4,11 @@
 Serve's controller calls.
 
 What it does, in one paragraph. The work that is *offered* to a tier, in requests at once, is what its engines run plus
-what piles up meanwhile (Little's law). Enough replicas are wanted to run that with room to spare, and to work off the
-backlog within seconds. A queue wait that stays although all wanted replicas run says that they can do less than their
-slots promise: one step more. Replicas that start count as there: what waits for them asks for nothing twice. Scaling in
-waits until nothing in the last while needed the replica, the longer the more a start costs.
+what piles up meanwhile (Little's law). Enough replicas are wanted to run that, and what it will have grown to when a
+replica that starts now is there, with room to spare, and to work off the backlog within seconds. A queue wait that stays
+although all wanted replicas run says that they can do less than their slots promise: some more. Replicas that start
+count as there: what waits for them asks for nothing twice. A replica goes when nothing needed it for long: what
+exact counts save is spent on remembering the peaks.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -27,6 +28,11 @@ from ray.util.metrics import Counter, Gauge
 
 logger = logging.getLogger("ray.serve")
 
+SURE = 3.0
+"""Standard deviations above which growth is no chance."""
+SETTLE_STARTS = 2
+"""A replica stays for at least so many cold starts: less would not be worth its own."""
+
 
 class ScalingSettings(BaseModel):
     """How replicas follow demand, in every tier."""
@@ -40,17 +46,31 @@ class ScalingSettings(BaseModel):
         description="Queue wait (arrival to first scheduling in the engine) that is acceptable, ms.",
     )
     headroom: float = Field(
-        default=0.15, ge=0, description="Share of the offered work that is kept free for bursts that grow with it."
+        default=0.2, ge=0, description="Share of the offered work that is always kept free, on top of it."
     )
+    most_headroom: float = Field(
+        default=1.6,
+        ge=0,
+        description="Largest share that is kept free where bursts were seen: as much as the work has grown by within a "
+        "cold start.",
+    )
+    peak_room: float = Field(
+        default=1.5, ge=1, description="What is kept free for bursts is not for more than so many times the recent peak."
+    )
+    bursts_s: float = Field(default=3600.0, ge=0, description="How long a burst is remembered, s.")
     spread: float = Field(
         default=1.0, ge=0, description="Standard deviations of Poisson traffic that are kept free as well."
     )
-    clear_s: float = Field(default=20.0, gt=0, description="Time in which a backlog is to be worked off, s.")
+    clear_s: float = Field(default=5.0, gt=0, description="Time in which a backlog is to be worked off, s.")
     growth_s: float = Field(default=5.0, gt=0, description="Time over which the growth of the work is measured, s.")
-    hold_starts: float = Field(
-        default=3.0, ge=0, description="A replica goes when it was not needed for so many cold starts ..."
+    trend_s: float = Field(
+        default=60.0, gt=0, description="Time over which the trend is measured that is followed for a cold start, s."
     )
-    min_hold_s: float = Field(default=60.0, ge=0, description="... and for at least so long, s.")
+    hold_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="A replica goes when it was not needed for so long, s; an idle tier goes by `idle_before_zero_s`.",
+    )
     kv_target: float = Field(
         default=0.9, gt=0, le=1, description="Share of the KV cache in use above which another replica is wanted."
     )
@@ -121,15 +141,27 @@ class Reason(StrEnum):
     """More would be wanted than the tier may have."""
 
 
+Peaks = tuple[tuple[float, float], ...]
+"""(time, value), falling: the largest of every later while. The first is the largest of all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What is remembered from decision to decision."""
 
     decided_s: float = float("-inf")
     work: tuple[tuple[float, float], ...] = ()
-    """(time, requests in the tier), of the last `growth_s`."""
-    kept: tuple[tuple[float, int], ...] = ()
-    """(time, replicas to keep), falling: the largest of every later while. Its head is the largest of all."""
+    """(time, requests in the tier), of the last `trend_s` and a cold start before that."""
+    usual: float = 0.0
+    """Mean of the work of the last `trend_s`."""
+    bursts: Peaks = ()
+    """Shares by which the work grew within a cold start."""
+    most: Peaks = ()
+    """Work, as long as bursts are remembered."""
+    steady: Peaks = ()
+    """Replicas that the offered work needed, in the hold time."""
+    needed: Peaks = ()
+    """Replicas that were needed, those that worked off a backlog included, in the time that two starts take."""
     busy_s: float = float("-inf")
     """When the tier last had a request."""
     service_s: float = 0.0
@@ -172,16 +204,27 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     memory = _seen(signals, memory, rules)
     cold_start_s = rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
 
-    offered = offered_work(signals, memory)
     backlog = signals.queued + signals.engine_waiting
-    needed, reason = _needed(signals, memory, rules, offered, backlog)
+    offered = offered_work(signals, memory, rules.settings.growth_s)
+    memory = _seen_burst(memory, offered, now_s, cold_start_s, rules)
+    if not backlog:
+        offered += sure_growth_per_s(memory, rules.settings.trend_s) * cold_start_s
+    steady, needed, reason = _needed(signals, memory, rules, offered, backlog)
 
-    hold_s = max(rules.settings.min_hold_s, rules.settings.hold_starts * cold_start_s)
     idle = now_s - memory.busy_s >= rules.idle_s
-    keep = max(needed, 0 if idle else min(1, signals.wanted))
-    kept_window = tuple(entry for entry in memory.kept if entry[0] > now_s - hold_s and entry[1] > keep)
-    memory = replace(memory, kept=(*kept_window, (now_s, keep)), decided_s=now_s)
-    kept = memory.kept[0][1]
+    at_least = 0 if idle else min(1, signals.wanted)
+    if memory.decided_s == float("-inf"):
+        # What was wanted before this memory began had its reasons.
+        steady = max(steady, signals.wanted)
+    hold_s = 0.0 if idle else rules.settings.hold_s
+    settle_s = 0.0 if idle else min(hold_s, SETTLE_STARTS * cold_start_s)
+    memory = replace(
+        memory,
+        steady=_peaks(memory.steady, now_s, min(rules.max_replicas, max(steady, at_least)), hold_s),
+        needed=_peaks(memory.needed, now_s, min(rules.max_replicas, max(needed, at_least)), settle_s),
+        decided_s=now_s,
+    )
+    kept = int(max(memory.steady[0][1], memory.needed[0][1]))
 
     if needed > signals.wanted:
         wanted = needed
@@ -199,60 +242,114 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     return Decision(bounded, reason, signals, offered, needed, kept, cold_start_s, memory)
 
 
-def offered_work(signals: Signals, memory: Memory) -> float:
+def offered_work(signals: Signals, memory: Memory, growth_s: float) -> float:
     """The requests that would run at once if none had to wait: Little's law, arrivals per second times seconds each.
 
     Arrivals are what ends plus what piles up; what ends, times its time in the engine, is what runs.
     """
-    return signals.engine_running + max(0.0, growth_per_s(memory.work)) * memory.service_s
+    return signals.engine_running + sure_growth_per_s(memory, growth_s) * memory.service_s
 
 
-def growth_per_s(work: tuple[tuple[float, float], ...]) -> float:
-    """Slope of the least-squares line through (time, value), less its standard error: what is surely growth, 1/s."""
-    if len(work) < 3:
+def sure_growth_per_s(memory: Memory, window_s: float) -> float:
+    """By how much the work grows that chance does not explain, requests/s; 0 where it may not grow at all.
+
+    The slope of the least-squares line, less what Poisson traffic of that size makes of itself: in T seconds N requests
+    of S seconds each change by N T / S arrivals, and as many ends, give or take the root of both.
+    """
+    if not memory.work or not memory.service_s:
         return 0.0
-    mean_t = sum(t for t, _ in work) / len(work)
-    mean_v = sum(v for _, v in work) / len(work)
-    spread = sum((t - mean_t) ** 2 for t, _ in work)
-    if spread == 0:
-        return 0.0
-    slope = sum((t - mean_t) * (v - mean_v) for t, v in work) / spread
-    residual = sum((v - mean_v - slope * (t - mean_t)) ** 2 for t, v in work)
-    error = sqrt(residual / (len(work) - 2) / spread)
-    return max(0.0, slope - 2 * error) if slope > 0 else min(0.0, slope + 2 * error)
+    now_s = memory.work[-1][0]
+    lately = [entry for entry in memory.work if entry[0] > now_s - window_s]
+    mean = sum(value for _, value in lately) / len(lately)
+    chance = SURE * sqrt(2 * max(1.0, mean) / (memory.service_s * window_s))
+    return max(0.0, slope(lately) - chance)
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the least-squares line through (x, y); 0 with fewer than two places."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+def _peaks(peaks: Peaks, now_s: float, value: float, memory_s: float) -> Peaks:
+    """With one more value, and without what is older or smaller."""
+    return (*(peak for peak in peaks if peak[0] > now_s - memory_s and peak[1] > value), (now_s, value))
+
+
+def _seen_burst(memory: Memory, offered: float, now_s: float, cold_start_s: float, rules: ScalingRules) -> Memory:
+    """With the share by which the work has grown within a cold start, as far as that is no chance."""
+    before = [value for time_s, value in memory.work if time_s <= now_s - cold_start_s]
+    if not before:
+        return memory
+    then = max(1.0, sum(before) / len(before))
+    grown = max(0.0, (offered - SURE * sqrt(offered)) / then - 1)
+    return replace(
+        memory,
+        bursts=_peaks(memory.bursts, now_s, grown, rules.settings.bursts_s),
+        most=_peaks(memory.most, now_s, min(offered, memory.usual), rules.settings.bursts_s),
+    )
 
 
 def _needed(
     signals: Signals, memory: Memory, rules: ScalingRules, offered: float, backlog: float
-) -> tuple[int, Reason]:
-    """Replicas for this moment, and what they are needed for most."""
+) -> tuple[int, int, Reason]:
+    """Replicas for the offered work, those for this moment, and what these are needed for most."""
     if not signals.running:
         # Nobody has run anything: what waits is all that is known. It is counted in slots, not added up over the wait.
         waiting = ceil(backlog / rules.slots)
-        return waiting, Reason.WAKE
-    spare = rules.settings.headroom * offered + rules.settings.spread * sqrt(offered)
+        return waiting, waiting, Reason.WAKE
+    steady = ceil(_with_room(min(offered, memory.usual), memory, rules) / rules.slots)
     clearing = backlog * min(1.0, memory.service_s / rules.settings.clear_s)
-    needs = {Reason.LOAD: ceil((offered + spare + clearing) / rules.slots)}
+    needs = {Reason.LOAD: ceil((_with_room(offered, memory, rules) + clearing) / rules.slots)}
     if signals.kv_usage > rules.settings.kv_target:
         needs[Reason.KV_CACHE] = ceil(signals.running * signals.kv_usage / rules.settings.kv_target)
     if memory.waits_since_s is not None and signals.now_s - memory.waits_since_s >= 2 * rules.settings.period_s:
         needs[Reason.QUEUE_WAIT] = signals.running + max(1, signals.running // 10)
     reason = max(needs, key=needs.__getitem__)
-    return needs[reason], reason
+    return steady, needs[reason], reason
+
+
+def _with_room(work: float, memory: Memory, rules: ScalingRules) -> float:
+    """Slots for so much work, those included that are kept free.
+
+    Free is the usual headroom; or, where bursts were seen, room for one like the largest of them, but not for much more
+    work than there lately was.
+    """
+    settings = rules.settings
+    usual = work * (1 + settings.headroom)
+    burst = work * (1 + min(settings.most_headroom, _largest(memory.bursts)))
+    return max(usual, min(burst, _largest(memory.most) * settings.peak_room)) + settings.spread * sqrt(work)
+
+
+def _largest(peaks: Peaks) -> float:
+    return peaks[0][1] if peaks else 0.0
 
 
 def _seen(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
     """What the signals add to the memory."""
     now_s = signals.now_s
     in_tier = signals.queued + signals.engine_waiting + signals.engine_running
-    work = (*(entry for entry in memory.work if entry[0] > now_s - rules.settings.growth_s), (now_s, in_tier))
+    cold_start_s = rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
+    since_s = now_s - rules.settings.trend_s - cold_start_s
+    work = (*(entry for entry in memory.work if entry[0] > since_s), (now_s, in_tier))
+    lately = [value for time_s, value in work if time_s > now_s - rules.settings.trend_s]
+    usual = sum(lately) / len(lately)
     service_s, sample_s = memory.service_s, signals.service_s
     if sample_s:
         service_s = service_s + 0.1 * (sample_s - service_s) if service_s else sample_s
     all_run = signals.running >= signals.wanted
     waits = signals.queue_wait_ms > rules.settings.wait_target_ms and all_run
     waits_since_s = (now_s if memory.waits_since_s is None else memory.waits_since_s) if waits else None
-    return replace(memory, work=work, service_s=service_s, waits_since_s=waits_since_s, busy_s=_busy_s(signals, memory))
+    return replace(
+        memory,
+        work=work,
+        usual=usual,
+        service_s=service_s,
+        waits_since_s=waits_since_s,
+        busy_s=_busy_s(signals, memory),
+    )
 
 
 def _busy_s(signals: Signals, memory: Memory) -> float:

@@ -30,6 +30,7 @@ def placement(tier: Tier, gpus: ClusterGpus | None) -> tuple[str, bool]:
     fits = there.largest >= tier.gpus
     needed = f"{tier.gpus} {tier.gpu} GPU{'' if tier.gpus == 1 else 's'}"
     if not fits and (tier.gpu in gpus.infeasible or not gpus.autoscaler):
+        # Ray's old autoscaler (v1) tells nothing, and looks like none.
         adds = "its autoscaler can add none" if gpus.autoscaler else "it has no autoscaler to add one"
         return f"the cluster has no node with {needed}, and {adds}", True
     if gpus.coming:

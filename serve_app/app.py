@@ -86,7 +86,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
             upscale_delay_s=0,
             downscale_delay_s=0,
             metrics_interval_s=0.5,
-            look_back_period_s=2,
+            look_back_period_s=1,
         ),
         graceful_shutdown_timeout_s=tier.drain_s,
         health_check_period_s=5,

@@ -15,7 +15,6 @@ from tests.support.gpu_cluster import IDLE_MINUTES, GpuCluster, gpu_cluster
 
 CONFIG: Final[dict[str, Any]] = {
     "profile": "local",
-    "scaling": {"min_hold_s": 5.0, "hold_starts": 0.0},
     "tiers": {
         "eco": {"replicas": {"min": 0}},
         "balanced": {"gpu": "A10G", "gpus": 1, "cpus": 1, "idle_before_zero_s": 5},

@@ -17,7 +17,7 @@ MAIN: Final[dict[str, Any]] = {
     "profile": "gpu",
     "inference_mode": "mock",
     "stub": {"tokens_per_s": 20.0},
-    "scaling": {"min_hold_s": 6.0, "hold_starts": 0.0},
+    "scaling": {"hold_s": 6.0},
     "tiers": {
         "eco": _TIER,
         "balanced": _TIER | {"max_ongoing_requests": 8, "replicas": {"min": 0, "max": 3}},
