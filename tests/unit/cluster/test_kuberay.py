@@ -27,9 +27,9 @@ def closed(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     inner = {key: closed(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            inner.setdefault("additionalProperties", False)
+    is_object = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    if is_object and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        inner.setdefault("additionalProperties", False)
     return inner
 
 
@@ -145,9 +145,7 @@ def test_every_node_has_the_environment_of_serve_env_and_the_models_folder_at_on
     for pod in (*dict(pods()).values(), job["spec"]["template"]["spec"]):
         (container,) = pod["containers"]
         assert container["volumeMounts"] == [{"name": "models", "mountPath": "/models"}]
-        assert pod["volumes"] == [
-            {"name": "models", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
-        ]
+        assert pod["volumes"] == [{"name": "models", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}]
         assert pod["securityContext"] == {"fsGroup": 1000}
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert {"name": "MODELS_DIR", "value": "/models"} in job["spec"]["template"]["spec"]["containers"][0]["env"]

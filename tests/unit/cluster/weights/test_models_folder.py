@@ -105,8 +105,8 @@ def test_a_node_that_does_not_see_the_models_folder_says_which_node_which_folder
         ("file", "cannot be read (Not a directory)"),
     ):
         assert missing_reason(tmp_path / name, "x") == (
-            f"models folder {tmp_path / name} {unseen} on node gpu-7: mount the shared one there, set MODELS_DIR to the "
-            "path that all nodes see it at, or run `python -m cluster.weights seed --profile ...`"
+            f"models folder {tmp_path / name} {unseen} on node gpu-7: mount the shared one there, set MODELS_DIR to "
+            "the path that all nodes see it at, or run `python -m cluster.weights seed --profile ...`"
         )
 
 
