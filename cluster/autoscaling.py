@@ -7,8 +7,8 @@ What it does, in one paragraph. The work that is *offered* to a tier, in request
 what piles up meanwhile (Little's law). Enough replicas are wanted to run that, and what it will have grown to when a
 replica that starts now is there, with room to spare, and to work off the backlog within seconds. A queue wait that stays
 although all wanted replicas run says that they can do less than their slots promise: some more. Replicas that start
-count as there: what waits for them asks for nothing twice. A replica goes when nothing needed it for long: what
-exact counts save is spent on remembering the peaks.
+count as there: what waits for them asks for nothing twice. A replica goes when nothing needed it for a while. What exact
+counts save is spent where it helps: where bursts were seen, room is kept for one like the largest of them.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -30,8 +30,6 @@ logger = logging.getLogger("ray.serve")
 
 SURE = 3.0
 """Standard deviations above which growth is no chance."""
-SETTLE_STARTS = 2
-"""A replica stays for at least so many cold starts: less would not be worth its own."""
 
 
 class ScalingSettings(BaseModel):
@@ -69,7 +67,8 @@ class ScalingSettings(BaseModel):
     hold_s: float = Field(
         default=60.0,
         ge=0,
-        description="A replica goes when it was not needed for so long, s; an idle tier goes by `idle_before_zero_s`.",
+        description="A replica goes when it was not needed for so long, s, and for no less than a start takes; an idle "
+        "tier goes by `idle_before_zero_s`.",
     )
     kv_target: float = Field(
         default=0.9, gt=0, le=1, description="Share of the KV cache in use above which another replica is wanted."
@@ -158,10 +157,8 @@ class Memory:
     """Shares by which the work grew within a cold start."""
     most: Peaks = ()
     """Work, as long as bursts are remembered."""
-    steady: Peaks = ()
-    """Replicas that the offered work needed, in the hold time."""
-    needed: Peaks = ()
-    """Replicas that were needed, those that worked off a backlog included, in the time that two starts take."""
+    kept: Peaks = ()
+    """Replicas that were needed in the hold time."""
     busy_s: float = float("-inf")
     """When the tier last had a request."""
     service_s: float = 0.0
@@ -209,22 +206,17 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     memory = _seen_burst(memory, offered, now_s, cold_start_s, rules)
     if not backlog:
         offered += sure_growth_per_s(memory, rules.settings.trend_s) * cold_start_s
-    steady, needed, reason = _needed(signals, memory, rules, offered, backlog)
+    needed, reason = _needed(signals, memory, rules, offered, backlog)
 
     idle = now_s - memory.busy_s >= rules.idle_s
-    at_least = 0 if idle else min(1, signals.wanted)
+    keep = max(needed, 0 if idle else min(1, signals.wanted))
     if memory.decided_s == float("-inf"):
         # What was wanted before this memory began had its reasons.
-        steady = max(steady, signals.wanted)
-    hold_s = 0.0 if idle else rules.settings.hold_s
-    settle_s = 0.0 if idle else min(hold_s, SETTLE_STARTS * cold_start_s)
-    memory = replace(
-        memory,
-        steady=_peaks(memory.steady, now_s, min(rules.max_replicas, max(steady, at_least)), hold_s),
-        needed=_peaks(memory.needed, now_s, min(rules.max_replicas, max(needed, at_least)), settle_s),
-        decided_s=now_s,
-    )
-    kept = int(max(memory.steady[0][1], memory.needed[0][1]))
+        keep = max(keep, signals.wanted)
+    # A replica that stays for less than its start took was not worth it.
+    hold_s = 0.0 if idle else max(rules.settings.hold_s, cold_start_s)
+    memory = replace(memory, kept=_peaks(memory.kept, now_s, min(rules.max_replicas, keep), hold_s), decided_s=now_s)
+    kept = int(_largest(memory.kept))
 
     if needed > signals.wanted:
         wanted = needed
@@ -294,13 +286,11 @@ def _seen_burst(memory: Memory, offered: float, now_s: float, cold_start_s: floa
 
 def _needed(
     signals: Signals, memory: Memory, rules: ScalingRules, offered: float, backlog: float
-) -> tuple[int, int, Reason]:
-    """Replicas for the offered work, those for this moment, and what these are needed for most."""
+) -> tuple[int, Reason]:
+    """Replicas for this moment, and what they are needed for most."""
     if not signals.running:
         # Nobody has run anything: what waits is all that is known. It is counted in slots, not added up over the wait.
-        waiting = ceil(backlog / rules.slots)
-        return waiting, waiting, Reason.WAKE
-    steady = ceil(_with_room(min(offered, memory.usual), memory, rules) / rules.slots)
+        return ceil(backlog / rules.slots), Reason.WAKE
     clearing = backlog * min(1.0, memory.service_s / rules.settings.clear_s)
     needs = {Reason.LOAD: ceil((_with_room(offered, memory, rules) + clearing) / rules.slots)}
     if signals.kv_usage > rules.settings.kv_target:
@@ -308,7 +298,7 @@ def _needed(
     if memory.waits_since_s is not None and signals.now_s - memory.waits_since_s >= 2 * rules.settings.period_s:
         needs[Reason.QUEUE_WAIT] = signals.running + max(1, signals.running // 10)
     reason = max(needs, key=needs.__getitem__)
-    return steady, needs[reason], reason
+    return needs[reason], reason
 
 
 def _with_room(work: float, memory: Memory, rules: ScalingRules) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -94,11 +95,15 @@ def missing_reason(models_dir: Path, key: str) -> str | None:
         WeightsError: `key` is not a plain folder name.
     """
     seed = "run `python -m cluster.weights seed --profile ...`"
+    if unseen := _unseen(models_dir):
+        node = socket.gethostname()
+        return (
+            f"models folder {models_dir} {unseen} on node {node}: mount the shared one there, set MODELS_DIR to the "
+            f"path that all nodes see it at, or {seed}"
+        )
     match state_of(models_dir, key):
         case State.COMPLETE:
             return None
-        case State.MISSING if not models_dir.is_dir():
-            return f"models folder {models_dir} does not exist on this node: mount it, set MODELS_DIR, or {seed}"
         case State.MISSING:
             return f"weights of {key} are not in {models_dir}: {seed}"
         case State.PARTIAL:
@@ -110,3 +115,14 @@ def missing_reason(models_dir: Path, key: str) -> str | None:
             return f"weights of {key} in {models_dir} are damaged ({names}): {seed} again"
         case State.FOREIGN:
             return f"{model_path(models_dir, key)} has no manifest, so no seed made it: move it away and {seed}"
+
+
+def _unseen(models_dir: Path) -> str | None:
+    """What keeps this node from seeing the models folder; None when it sees one with something in it."""
+    try:
+        # A mount that failed leaves the empty folder that it would have covered.
+        return None if any(models_dir.iterdir()) else "is empty"
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:  # no permission, no folder, or a file server that went away
+        return f"cannot be read ({error.strerror})"

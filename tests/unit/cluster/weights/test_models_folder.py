@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,18 +82,42 @@ def test_whatever_a_partial_folder_holds_it_is_no_model(tmp_path: Path) -> None:
 
 def test_a_reason_says_which_model_where_and_what_to_do(tmp_path: Path) -> None:
     seed = "run `python -m cluster.weights seed --profile ...`"
-    assert missing_reason(tmp_path, "x") == f"weights of x are not in {tmp_path}: {seed}"
-    nowhere = tmp_path / "nowhere"
-    assert missing_reason(nowhere, "x") == (
-        f"models folder {nowhere} does not exist on this node: mount it, set MODELS_DIR, or {seed}"
-    )
     (tmp_path / "x.partial").mkdir()
+    assert missing_reason(tmp_path, "w") == f"weights of w are not in {tmp_path}: {seed}"
     assert missing_reason(tmp_path, "x") == f"weights of x are only partly in {tmp_path}: {seed} again, it continues"
     (make_model(tmp_path, "y") / "model.safetensors").unlink()
     assert missing_reason(tmp_path, "y") == f"weights of y in {tmp_path} are damaged (model.safetensors): {seed} again"
     (tmp_path / "z").mkdir()
     assert missing_reason(tmp_path, "z") == (
         f"{tmp_path / 'z'} has no manifest, so no seed made it: move it away and {seed}"
+    )
+
+
+def test_a_node_that_does_not_see_the_models_folder_says_which_node_which_folder_and_which_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-7")
+    (tmp_path / "unmounted").mkdir()
+    (tmp_path / "file").touch()
+    for name, unseen in (
+        ("nowhere", "does not exist"),
+        ("unmounted", "is empty"),
+        ("file", "cannot be read (Not a directory)"),
+    ):
+        assert missing_reason(tmp_path / name, "x") == (
+            f"models folder {tmp_path / name} {unseen} on node gpu-7: mount the shared one there, set MODELS_DIR to "
+            "the path that all nodes see it at, or run `python -m cluster.weights seed --profile ...`"
+        )
+
+
+def test_a_file_server_that_went_away_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(path: Path) -> Iterator[Path]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    make_model(tmp_path)
+    monkeypatch.setattr(Path, "iterdir", gone)
+    assert str(missing_reason(tmp_path, "m")).startswith(
+        f"models folder {tmp_path} cannot be read (Stale file handle) on node "
     )
 
 

@@ -1,0 +1,30 @@
+# One image for every node of a cluster (cluster/README.md), or for the application on CPU:
+#
+#   docker build --build-arg HARDWARE=gpu --tag power-lever:gpu .
+#   docker build --build-arg TORCH_INDEX=URL --tag power-lever:cpu .    # URL: PyTorch's CPU wheel index
+FROM python:3.11-slim-bookworm
+ARG HARDWARE=cpu
+ARG TORCH_INDEX=
+
+# Triton and vLLM compile kernels where they run.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /app
+# As the Makefile does; the lists are complete, so no resolver.
+COPY requirements requirements
+RUN pip install --no-cache-dir pip==26.3 && \
+    pip install --no-cache-dir --no-deps ${TORCH_INDEX:+--extra-index-url $TORCH_INDEX} -r requirements/$HARDWARE.txt
+COPY pyproject.toml README.md serve_config.yaml ./
+COPY bench bench
+COPY cluster cluster
+COPY router router
+COPY serve_app serve_app
+COPY sustainability sustainability
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable .
+
+# What NVIDIA's container runtime brings in from the node.
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV MODELS_DIR=/models
+RUN useradd --create-home --uid 1000 ray && install --directory --owner ray /models
+USER ray
+CMD ["serve", "run", "serve_config.yaml"]
