@@ -25,8 +25,9 @@ Shape = Callable[[Floats, np.random.Generator], Floats]
 
 def diurnal(seconds: Floats, rng: np.random.Generator) -> Floats:
     """A day from night to night: a tenth of the peak at night, and slow noise of a tenth on top."""
-    day = 0.1 + 0.9 * (0.5 - 0.5 * np.cos(2 * pi * seconds / seconds[-1]))
-    return day * (1 + 0.1 * _slow_noise(len(seconds), 120, rng))
+    day: Floats = 0.1 + 0.9 * (0.5 - 0.5 * np.cos(2 * pi * seconds / seconds[-1]))
+    noise: Floats = 1 + 0.1 * _slow_noise(len(seconds), 120, rng)
+    return np.multiply(day, noise)
 
 
 def bursty(seconds: Floats, rng: np.random.Generator) -> Floats:
@@ -36,7 +37,7 @@ def bursty(seconds: Floats, rng: np.random.Generator) -> Floats:
     while True:
         start += rng.exponential(600.0)
         if start >= seconds[-1]:
-            return np.minimum(level, 1.0)
+            return np.asarray(np.minimum(level, 1.0), dtype=np.float64)
         length, height = rng.exponential(180.0), rng.uniform(0.1, 0.75)
         # A burst builds up within half a minute.
         rise = np.clip((seconds - start) / 30.0, 0, 1) * (seconds < start + length)
@@ -62,7 +63,7 @@ def make_trace(name: str, hardware: Hardware, replicas_max: int, duration_s: flo
         seed: arrivals and answer lengths follow from it.
     """
     rng = np.random.default_rng((seed, replicas_max, sorted(SHAPES).index(name)))
-    seconds = np.arange(0.0, duration_s)
+    seconds: Floats = np.arange(0.0, duration_s, dtype=np.float64)
     service_s = hardware.service_s(MEAN_TOKENS, hardware.slots - 1)
     peak_per_s = PEAK * replicas_max * hardware.slots / service_s
     counts = rng.poisson(peak_per_s * np.maximum(0.0, SHAPES[name](seconds, rng)))

@@ -5,10 +5,10 @@ Serve's controller calls.
 
 What it does, in one paragraph. The work that is *offered* to a tier, in requests at once, is what its engines run plus
 what piles up meanwhile (Little's law). Enough replicas are wanted to run that, and what it will have grown to when a
-replica that starts now is there, with room to spare, and to work off the backlog within seconds. A queue wait that stays
-although all wanted replicas run says that they can do less than their slots promise: some more. Replicas that start
-count as there: what waits for them asks for nothing twice. A replica goes when nothing needed it for a while. What exact
-counts save is spent where it helps: where bursts were seen, room is kept for one like the largest of them.
+replica that starts now is there, with room to spare, and to work off the backlog within seconds. A queue wait that
+stays although all wanted replicas run says that they can do less than their slots promise: some more. Replicas that
+start count as there: what waits for them asks for nothing twice. A replica goes when nothing needed it for a while.
+What exact counts save is spent where it helps: where bursts were seen, room is kept for one like the largest of them.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -53,7 +53,9 @@ class ScalingSettings(BaseModel):
         "cold start.",
     )
     peak_room: float = Field(
-        default=1.5, ge=1, description="What is kept free for bursts is not for more than so many times the recent peak."
+        default=1.5,
+        ge=1,
+        description="What is kept free for bursts is not for more than so many times the recent peak.",
     )
     bursts_s: float = Field(default=3600.0, ge=0, description="How long a burst is remembered, s.")
     spread: float = Field(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import ray
-from ray._raylet import GcsClient
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from router.observation import ClusterGpus, GpuSupply

@@ -243,10 +243,11 @@ class GpuPool:
             application = status.applications.get(self._app_name)
             if application is not None:
                 self._look(application.deployments)
-                self._publish()
+            self._publish()
             busy = any(deployment.starting for deployment in self._deployments.values())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), _LOOK_BUSY_S if busy else _LOOK_IDLE_S)
+                async with asyncio.timeout(_LOOK_BUSY_S if busy else _LOOK_IDLE_S):
+                    await self._look_now.wait()
 
     def _look(self, deployments: Mapping[str, DeploymentStatusOverview]) -> None:
         now_s = time.monotonic()

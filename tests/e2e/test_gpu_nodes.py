@@ -38,9 +38,7 @@ def test_a_prompt_brings_up_a_node_an_engine_and_an_answer_and_leaves_nothing_be
     api: Api, cluster: GpuCluster
 ) -> None:
     assert cluster.gpu_nodes() == {}
-    answer = api.infer(
-        prompt="What is the capital of France?", mode="manual", power=40, temperature=0, max_tokens=12
-    )
+    answer = api.infer(prompt="What is the capital of France?", mode="manual", power=40, temperature=0, max_tokens=12)
     assert answer.kinds[-1] == "done"
     assert "Paris" in answer.text
     assert answer.one("config")["gpu"] == "A10G"

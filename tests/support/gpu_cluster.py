@@ -27,6 +27,8 @@ from bench.report import REPOSITORY
 from bench.servers import app_config, free_port, get_status, ray_environment
 
 HEAD_ID: Final = "f" * 51 + "00000"
+HEAD_TYPE: Final = "ray.head.default"
+"""As the provider calls the head."""
 IDLE_MINUTES: Final = 0.15
 """After which the autoscaler drops a node."""
 NODE_TYPES: Final[Mapping[str, tuple[str, int, int]]] = {
@@ -73,9 +75,9 @@ def autoscaler_config(gcs_port: int) -> dict[str, Any]:
         "auth": {},
         "file_mounts": {},
         "file_mounts_sync_continuously": False,
-        "head_node_type": "head",
+        "head_node_type": HEAD_TYPE,
         "available_node_types": {
-            "head": {"resources": {"CPU": 16}, "node_config": {}, "max_workers": 0},
+            HEAD_TYPE: {"resources": {"CPU": 16}, "node_config": {}, "max_workers": 0},
             **{
                 name: {
                     "resources": {"CPU": 4, "GPU": gpus, f"accelerator_type:{gpu}": 1},
@@ -178,6 +180,7 @@ def gpu_cluster(
         "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "PYTHONPATH": str(REPOSITORY),
+        "RAY_AUTH_MODE": "disabled",  # else the dashboard wants a token, and leaves one in the home folder
     }
     log = (scratch / "ray-start.log").open("wb")
     process = subprocess.Popen(

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from cluster.autoscaling import ScalingSettings
 from router.request import Constraints, InferenceRequest, Message, SpecWish
 from router.tiers import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
 from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
@@ -28,6 +29,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     Relay,
     StubSettings,
     IngressSettings,
+    ScalingSettings,
     InferenceRequest,
     SpecWish,
     Constraints,

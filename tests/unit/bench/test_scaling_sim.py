@@ -23,6 +23,14 @@ def always(count: int) -> object:
     return lambda look: count
 
 
+def watched(seen: list[Look]) -> object:
+    def policy(look: Look) -> int:
+        seen.append(look)
+        return 1
+
+    return policy
+
+
 def run(traffic: Trace, policy: object, initial: int, target_s: float = 1.0) -> Outcome:
     return simulate(traffic, PLAIN, policy, ttft_target_s=target_s, initial=initial)  # type: ignore[arg-type]
 
@@ -68,7 +76,7 @@ def test_replicas_that_still_start_are_taken_back_first() -> None:
 
 def test_a_policy_sees_the_queue_the_work_and_the_waits() -> None:
     seen: list[Look] = []
-    run(trace(1.0, 1.0, 2.0), lambda look: (seen.append(look), 1)[1], initial=1)
+    run(trace(1.0, 1.0, 2.0), watched(seen), initial=1)
     assert (seen[3].in_engines, seen[3].queued, seen[3].running) == (2, 1, 1)
     assert seen[12].queue_wait_s == pytest.approx(9.0)
     assert seen[12].service_s == pytest.approx(10.0)
@@ -76,7 +84,7 @@ def test_a_policy_sees_the_queue_the_work_and_the_waits() -> None:
 
 def test_waits_for_a_replica_that_starts_are_not_reported() -> None:
     seen: list[Look] = []
-    run(trace(1.0), lambda look: (seen.append(look), 1)[1], initial=0)
+    run(trace(1.0), watched(seen), initial=0)
     assert max(look.queue_wait_s for look in seen) == 0
 
 

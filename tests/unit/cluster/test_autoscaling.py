@@ -203,8 +203,8 @@ def test_a_ramp_is_followed_as_far_ahead_as_a_start_takes() -> None:
         tier.run([8000.0] * 200)
         return tier.run([8000.0 + 50 * second for second in range(60)]).offered - 8000 - 50 * 59
 
-    # It grows by 50 a second, of which chance explains three times 5.6 (9,500 requests of 10 s, for a minute); and, over
-    # the last five seconds and the 10 s that a request takes, three times 20.
+    # It grows by 50 a second, of which chance explains three times 5.6 (9,500 requests of 10 s, for a minute), and over
+    # the last five seconds three times 20: all of it.
     surely = 50 - 3 * (2 * 9475 / (10 * 60)) ** 0.5
     assert ahead(40.0) == pytest.approx(40 * surely, rel=0.05)
     assert ahead(5.0) == pytest.approx(5 * surely, rel=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
@@ -218,12 +219,14 @@ def test_the_observation_carries_the_clusters_gpus() -> None:
 
 
 @pytest.fixture
-async def pool(monkeypatch: pytest.MonkeyPatch) -> GpuPool:
+async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GpuPool]:
     """A pool that finds nothing at Serve's controller."""
     monkeypatch.setattr("ray.serve.get_replica_context", lambda: SimpleNamespace(app_name="power-lever"))
     monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={}))
     monkeypatch.setattr("cluster.gpu_pool.read_cluster_gpus", ClusterGpus)
-    return GpuPool(small_profile())
+    pool = GpuPool(small_profile())
+    yield pool
+    pool._looking.cancel()
 
 
 async def test_a_report_is_answered_with_the_newest_order_to_its_tier(pool: GpuPool) -> None:

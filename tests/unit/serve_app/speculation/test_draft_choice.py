@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from router.tiers import Drafts
 from serve_app.speculation.draft_choice import DraftChoice, highest_likely_rate
 from serve_app.speculation.settings import FallbackSettings
+from serve_app.speculation.window import Window
 
 SETTINGS = FallbackSettings(min_tokens=1000, memory_tokens=1e9, run_tokens=1, z=3)
 FLOOR = 0.2
@@ -60,7 +61,7 @@ def test_what_is_told_is_done(before: DraftChoice, drafts: Drafts) -> None:
 
 def test_own_drafts_that_were_asked_back_are_judged_by_what_they_do_then() -> None:
     back = DraftChoice().after(999, 0, FLOOR, SETTINGS).told("own")
-    assert back.own == (0, 0)
+    assert back.own == Window()
     assert back.after(2000, 900, FLOOR, SETTINGS).drafts == "own"
     assert back.after(2000, 10, FLOOR, SETTINGS).drafts == "ngram"
 
