@@ -293,7 +293,8 @@ def _needed(
     if not signals.running:
         # Nobody has run anything: what waits is all that is known. It is counted in slots, not added up over the wait.
         return ceil(backlog / rules.slots), Reason.WAKE
-    clearing = backlog * min(1.0, memory.service_s / rules.settings.clear_s)
+    # As long as nobody knows how long a request takes, none is expected to end soon.
+    clearing = backlog * (min(1.0, memory.service_s / rules.settings.clear_s) if memory.service_s else 1.0)
     needs = {Reason.LOAD: ceil((_with_room(offered, memory, rules) + clearing) / rules.slots)}
     if signals.kv_usage > rules.settings.kv_target:
         needs[Reason.KV_CACHE] = ceil(signals.running * signals.kv_usage / rules.settings.kv_target)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from cluster.profiles import merge
 from tests.integration.gpu_nodes.conftest import ELSEWHERE, MAIN
 from tests.support.api import Answer, Api
@@ -32,45 +30,47 @@ def assert_whole(answers: list[Answer], tokens: int) -> None:
         assert len(answer.all("token")) == tokens
 
 
-@pytest.fixture
-def streams(cluster: GpuCluster, api: Api) -> Streams:
-    """On three replicas, all of them under way."""
-    streams = Streams(cluster.url)
-    streams.start(asked(ALL, 1))
+def on_three_replicas(api: Api, lengths: list[int]) -> Streams:
+    """Streams of so many tokens, under way; more of them than two replicas take."""
+    streams = Streams(api.base_url)
+    streams.start([body for tokens in lengths for body in asked(1, tokens)])
     api.wait_for(lambda api: running(api) == 3, START_S)
-    streams.answers(START_S)
-    return Streams(cluster.url)
+    return streams
 
 
-def test_a_scale_in_finishes_what_it_takes_the_replicas_from(streams: Streams, api: Api) -> None:
-    streams.start(asked(20, 100) + asked(4, 900))
-    api.wait_for(lambda api: running(api) == 1, START_S)
-    assert streams.under_way == 4
-    answers = streams.answers(START_S)
-    assert_whole(answers[:20], 100)
-    assert_whole(answers[20:], 900)
+def assert_all_whole(streams: Streams, lengths: list[int]) -> None:
+    for answer, tokens in zip(streams.answers(START_S), lengths, strict=True):
+        assert_whole([answer], tokens)
 
 
-def test_a_new_version_finishes_what_the_old_one_began_and_serves_what_comes(
-    streams: Streams, api: Api, cluster: GpuCluster
-) -> None:
-    streams.start(asked(ALL, 600))
-    api.wait_for(lambda api: api.tier("balanced")["requests"]["running"] >= 20, START_S)
+LONG = [900] * ALL
+
+
+def test_a_scale_in_finishes_what_it_takes_the_replicas_from(api: Api) -> None:
+    # Every fifth stream is much longer, so that they are on all replicas.
+    lengths = [2000 if number % 5 == 4 else 800 for number in range(ALL)]
+    streams = on_three_replicas(api, lengths)
+    api.wait_for(lambda api: running(api) < 3, START_S)
+    assert streams.under_way >= 3
+    assert_all_whole(streams, lengths)
+
+
+def test_a_new_version_finishes_what_the_old_one_began_and_serves_what_comes(api: Api, cluster: GpuCluster) -> None:
+    streams = on_three_replicas(api, LONG)
     cluster.deploy({"/": merge(MAIN, {"stub": {"tokens_per_s": 40.0}}), "/elsewhere": ELSEWHERE})
-    assert streams.under_way == ALL
+    assert streams.under_way >= 16
     late = Streams(cluster.url)
     late.start(asked(4, 10))
-    assert_whole(late.answers(START_S), 10)
-    assert_whole(streams.answers(START_S), 600)
+    assert_all_whole(late, [10] * 4)
+    assert_all_whole(streams, LONG)
 
 
 def test_a_node_that_is_taken_away_with_notice_finishes_its_streams_and_gets_no_new_ones(
-    streams: Streams, api: Api, cluster: GpuCluster
+    api: Api, cluster: GpuCluster
 ) -> None:
-    streams.start(asked(ALL, 600))
-    api.wait_for(lambda api: api.tier("balanced")["requests"]["running"] >= 20, START_S)
+    streams = on_three_replicas(api, LONG)
     cluster.drain(next(iter(cluster.gpu_nodes())), deadline_s=90)
     late = Streams(cluster.url)
     late.start(asked(4, 10))
-    assert_whole(late.answers(START_S), 10)
-    assert_whole(streams.answers(START_S), 600)
+    assert_all_whole(late, [10] * 4)
+    assert_all_whole(streams, LONG)

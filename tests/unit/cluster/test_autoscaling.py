@@ -125,6 +125,13 @@ def test_what_waits_for_replicas_that_start_asks_for_nothing_twice() -> None:
     assert tier.wanted == wanted
 
 
+def test_a_crowd_that_wakes_a_tier_gets_its_replicas_as_soon_as_the_first_one_runs() -> None:
+    tier = Tier()
+    # Serve wakes it with one replica and asks the policy when that runs; no request has ended yet.
+    tier.wanted, tier.running, tier.scaled_out_s, tier.now_s = 1, 1, 0.0, 10.0
+    assert tier.step(4.0 * SLOTS, service_s=0.0).wanted >= 4
+
+
 @pytest.mark.parametrize("times", [3, 8])
 def test_a_load_step_scales_out_within_two_periods_to_what_it_needs(times: int) -> None:
     tier = settled()
