@@ -84,7 +84,8 @@ def serve_default(hardware: Hardware, replicas_max: int) -> Policy:
         # Its delays go by the wall clock.
         with patch.object(serve_policy, "time", SimpleNamespace(time=lambda: look.now_s)):
             wanted, state = decide_as_serve(context)
-        return max(MIN_REPLICAS, min(replicas_max, int(ceil(wanted))))
+        whole: int = ceil(wanted)
+        return max(MIN_REPLICAS, min(replicas_max, whole))
 
     return policy
 
