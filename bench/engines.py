@@ -147,21 +147,36 @@ class Batch:
     """(drafted, accepted) by the step's own draft since the start."""
 
     @property
-    def full_s(self) -> float:
-        """From the first request to the first end after the last one began: so long, all places were taken, s."""
+    def full(self) -> tuple[float, float]:
+        """When all places were decoding, s after the first request: from the last first token of those that began
+        together to the first end after the last one began. All of the time where answers are too short for that."""
+        first_end_s = min(reply.ended_s for reply in self.replies)
         last_begin_s = max(reply.began_s for reply in self.replies)
-        return min(reply.ended_s for reply in self.replies if reply.ended_s > last_begin_s)
+        began_s = max(reply.began_s + reply.ttft_s for reply in self.replies if reply.began_s < first_end_s)
+        ended_s = min(reply.ended_s for reply in self.replies if reply.ended_s > last_begin_s)
+        return (began_s, ended_s) if began_s < ended_s else (0.0, max(reply.ended_s for reply in self.replies))
+
+    @property
+    def full_s(self) -> float:
+        """How long that was, s."""
+        began_s, ended_s = self.full
+        return ended_s - began_s
 
     @property
     def full_tokens(self) -> int:
         """Completion tokens of that time."""
+        began_s, ended_s = self.full
         return sum(
-            tokens for reply in self.replies for at_s, tokens in reply.arrivals if reply.began_s + at_s <= self.full_s
+            tokens
+            for reply in self.replies
+            for at_s, tokens in reply.arrivals
+            if began_s < reply.began_s + at_s <= ended_s
         )
 
     @property
     def tokens_per_s(self) -> float:
-        """Output speed while all places were taken: what is left when the last ones crawl to their end is no batch."""
+        """Output speed while all places were decoding: neither the prefill of all at once nor the last ones' crawl to
+        their end is a batch that decodes."""
         return self.full_tokens / self.full_s
 
     @property

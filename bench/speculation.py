@@ -6,12 +6,13 @@ prompts five times in a row, once with each setting, in an order that turns from
 share what the machine does meanwhile. Before, both engines see the round's prompts once, so that they are in the
 prefix cache: what is measured is decoding, and TTFT is that of a cached prompt.
 
-`batch` requests are under way at a time, the next begins when one ends. tokens_per_s is the output of that time, until
-a place stays empty: what follows is ever smaller batches of those that speculate least, and its length is that of the
-slowest one, whatever the setting (translation, batch 8: the last answer ended after 6.2, 6.3 and 6.0 s with K = 5, 8
-and auto, the mean one after 4.8, 5.0 and 4.7 s). ratio_to_off is that over the same of `off`. Greedy; prompts are
-classified as the router does, so that the controller's families are the product's. Goals: auto at least 0.97 of
-the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
+`batch` requests are under way at a time, the next begins when one ends. tokens_per_s is the output of the time in which
+all places decode: from the last first token of those that began together (their prefill, all at once, is 2 to 4 s of a
+wave of ten) until a place stays empty. What follows is ever smaller batches of those that speculate least, and its
+length is that of the slowest one, whatever the setting (translation, batch 8: the last answer ended after 6.2, 6.3 and
+6.0 s with K = 5, 8 and auto, the mean one after 4.8, 5.0 and 4.7 s). ratio_to_off is that over the same of `off`.
+Greedy; prompts are classified as the router does, so that the controller's families are the product's. Goals: auto at
+least 0.97 of the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
 
     python -m bench.speculation [--prompts DIR] [--drafts early-exit] [--json FILE] [--quick]
     python -m bench.speculation --families chat --batches 1 --more-rounds 5    # one cell, with less noise

@@ -48,9 +48,12 @@ def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> N
     cells: Cells = {(COPYING, 8, setting): Cell([_batch(10, 1.0), _batch(20, 4.0)]) for setting in SETTINGS}
     cells[COPYING, 8, "K=5"] = Cell([_batch(10, 0.5, 4, 20, 5), _batch(20, 2.0, 6, 30, 15)])
     rows = {row["setting"]: row for row in cell_rows(cells)}
-    assert (rows[OFF]["tokens_per_s"], rows[OFF]["ratio_to_off"]) == (6, 1)  # 30 tokens in 5 s
-    assert (rows["K=5"]["tokens_per_s"], rows["K=5"]["ratio_to_off"]) == (12, 2)  # 30 tokens in 2.5 s
-    assert (rows["K=5"]["lowest"], rows["K=5"]["highest"]) == (2, 2)
+    # Without the first token and the wait for it: 9 and 19 tokens in 0.9 and 3.8 s, and in half of that.
+    assert rows[OFF]["tokens_per_s"] == pytest.approx(28 / 4.7)
+    assert rows[OFF]["ratio_to_off"] == 1
+    assert rows["K=5"]["tokens_per_s"] == pytest.approx(28 / 2.35)
+    assert rows["K=5"]["ratio_to_off"] == pytest.approx(2)
+    assert (rows["K=5"]["lowest"], rows["K=5"]["highest"]) == pytest.approx((2, 2))
     assert rows["K=5"]["acceptance_rate"] == pytest.approx(0.4)  # 20 of 50
     assert rows["K=5"]["mean_acceptance_length"] == pytest.approx(3)  # 1 + 20 / 10
     assert rows[OFF]["acceptance_rate"] is None
@@ -59,15 +62,21 @@ def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> N
     assert rows[OFF]["itl_p50_ms"] == pytest.approx(200)  # of 9 times 100 and 19 times 200
 
 
-def test_only_the_time_counts_in_which_all_places_were_taken() -> None:
+def test_only_the_time_counts_in_which_all_places_decode() -> None:
     # Two at a time: the third begins when the first ends after 1 s; it ends first, at 2 s; the second crawls on.
     quick = [(0.5, 4), (1.0, 4)]
     crawling = [(0.5 * step, 1) for step in range(1, 20)]
     batch = Batch([_reply(quick), _reply(crawling), _reply(quick, began_s=1.0)], 9.5, 0, None, (0, 0))
-    assert batch.full_s == 2.0
-    assert batch.full_tokens == 8 + 4 + 8
+    assert batch.full == (0.5, 2.0)
+    assert batch.full_tokens == 4 + 3 + 8
     assert batch.tokens_per_s == 10.0
     assert batch.tokens == 35
+
+
+def test_all_of_the_time_counts_where_an_answer_ends_before_all_places_decode() -> None:
+    batch = Batch([_reply([(0.5, 1)]), _reply([(0.9, 1), (1.5, 1)])], 1.5, 0, None, (0, 0))
+    assert batch.full == (0.0, 1.5)
+    assert batch.tokens_per_s == 2.0
 
 
 def test_tokens_of_one_item_share_the_wait_for_it() -> None:
