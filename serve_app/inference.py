@@ -134,7 +134,10 @@ class InferenceStream:
                     self._first_token_s = self._last_token_s
                 yield await self._joined(item)
             elif isinstance(item, Tick):
-                self._give_up_if_hopeless()
+                self._give_up_if_late()
+                if self._hopeless:
+                    yield self._status()  # the reason, as the last word before the error
+                    raise self.pool.unavailable(self.plan.tier)
                 yield self._sign_of_life()
             elif isinstance(item, Admitted):
                 self._note_admission()
@@ -168,10 +171,11 @@ class InferenceStream:
     def _give_up_if_late(self) -> None:
         raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)
 
-    def _give_up_if_hopeless(self) -> None:
-        self._give_up_if_late()
-        if self._admitted_s is None and not self.wish.mock:
-            self.pool.raise_if_failed(self.plan.tier)
+    @property
+    def _hopeless(self) -> bool:
+        """Whether waiting for the tier is useless."""
+        waits = self._admitted_s is None and not self.wish.mock
+        return waits and self.pool.observation.tier(self.plan.tier).failed
 
     def _sign_of_life(self) -> bytes:
         """What a silent stream says: its status while it waits for the first token, a ping in between and after."""

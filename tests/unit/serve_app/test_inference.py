@@ -267,7 +267,8 @@ async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() ->
     async for piece in case.stream().events():
         pieces.append(piece)
         case.pool.set("eco", TierState(failed=True, reason="step small-ngram failed: no memory"))
-    kind, data = sse_events(b"".join(pieces))[-1]
+    (before, status), (kind, data) = sse_events(b"".join(pieces))[-2:]
+    assert (before, status["reason"]) == ("status", "step small-ngram failed: no memory")
     assert (kind, data["code"], data["retryable"]) == ("error", "tier_unavailable", True)
     assert "tier eco cannot start: step small-ngram failed: no memory" in data["message"]
     assert case.script.closed
