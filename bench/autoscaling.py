@@ -100,22 +100,14 @@ def write_report(path: Path, rows: Sequence[Mapping[str, Any]], made_by: Mapping
     """The Markdown report, and its plot beside it."""
     names = list(dict.fromkeys(row["name"] for row in rows))
     sizes = list(dict.fromkeys(row["replicas_max"] for row in rows))
-    panels = {
-        f"{name}: {label}": {
-            policy: [
-                next(
-                    scale * row[key]
-                    for row in rows
-                    if (row["name"], row["replicas_max"], row["policy"]) == (name, size, policy)
-                )
-                / (next_hours(rows, name, size) if key == "gpu_hours" else 1)
-                for size in sizes
-            ]
-            for policy in POLICIES
-        }
-        for name in names
-        for key, label, scale in (("slo_miss_share", "missed, %", 100), ("gpu_hours", "GPU-hours, ours = 1", 1))
-    }
+    by_case = {(row["name"], row["replicas_max"], row["policy"]): row for row in rows}
+    panels: dict[str, dict[str, list[float | None]]] = {}
+    for name in names:
+        missed, hours = panels[f"{name}: missed, %"], panels[f"{name}: GPU-hours, ours = 1"] = {}, {}
+        for policy in POLICIES:
+            here = [(by_case[name, size, policy], by_case[name, size, OURS]) for size in sizes]
+            missed[policy] = [100 * row["slo_miss_share"] for row, _ in here]
+            hours[policy] = [row["gpu_hours"] / ours["gpu_hours"] for row, ours in here]
     title = "Requests over the TTFT target, and GPU-hours, by the most replicas"
     grouped_bars(path.with_suffix(".svg"), title, panels, [str(size) for size in sizes], "", 1.0)
     parts = [
@@ -129,15 +121,6 @@ def write_report(path: Path, rows: Sequence[Mapping[str, Any]], made_by: Mapping
         markdown_table(rows),
     ]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-
-
-def next_hours(rows: Sequence[Mapping[str, Any]], name: str, size: int) -> float:
-    """GPU-hours of ours."""
-    return next(
-        float(row["gpu_hours"])
-        for row in rows
-        if (row["name"], row["replicas_max"], row["policy"]) == (name, size, OURS)
-    )
 
 
 def main() -> int:

@@ -201,7 +201,7 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     now_s = signals.now_s
     memory = _measured_start(signals, memory)
     memory = _seen(signals, memory, rules)
-    cold_start_s = rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
+    cold_start_s = _cold_start_s(memory, rules)
 
     backlog = signals.queued + signals.engine_waiting
     offered = offered_work(signals, memory, rules.settings.growth_s)
@@ -324,7 +324,7 @@ def _seen(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
     """What the signals add to the memory."""
     now_s = signals.now_s
     in_tier = signals.queued + signals.engine_waiting + signals.engine_running
-    cold_start_s = rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
+    cold_start_s = _cold_start_s(memory, rules)
     since_s = now_s - rules.settings.trend_s - cold_start_s
     work = (*(entry for entry in memory.work if entry[0] > since_s), (now_s, in_tier))
     lately = [value for time_s, value in work if time_s > now_s - rules.settings.trend_s]
@@ -353,6 +353,11 @@ def _busy_s(signals: Signals, memory: Memory) -> float:
     if signals.running:
         times_s.append(signals.now_s - signals.idle_s)
     return max(times_s)
+
+
+def _cold_start_s(memory: Memory, rules: ScalingRules) -> float:
+    """As measured, else as the rules say."""
+    return rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
 
 
 def _measured_start(signals: Signals, memory: Memory) -> Memory:
