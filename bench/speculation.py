@@ -15,18 +15,23 @@ Greedy; prompts are classified as the router does, so that the controller's fami
 least 0.97 of the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
 
     python -m bench.speculation [--prompts DIR] [--drafts early-exit] [--json FILE] [--quick]
-    python -m bench.speculation --families chat --batches 1 --more-rounds 5    # one cell, with less noise
+    python -m bench.speculation --batches 8 --more-rounds 3 --update --json x.json  # some cells again, with less noise
 
-With `--json x.json` the report is also written to x.md, and its plot to x.svg.
+With `--json x.json` the report is also written to x.md, and its plot to x.svg. standard_error is that of
+auto_to_best_static, from the rounds' own ratios. The best of three static K is by chance more above its true speed than
+auto is, the more so the larger that error.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
+from statistics import stdev
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
@@ -47,8 +52,8 @@ STATIC: Final[Mapping[str, int]] = {"K=2": 2, "K=5": 5, "K=8": 8}
 DEPTHS: Final[Mapping[str, int | Literal["auto"]]] = {**STATIC, AUTO: "auto"}
 """Settings of the engine that drafts."""
 SETTINGS: Final = (OFF, *DEPTHS)
-ROUNDS: Final[Mapping[int, int]] = {1: 4, 8: 2, 32: 1}
-"""By batch size; small batches are quick and vary most."""
+ROUNDS: Final[Mapping[int, int]] = {1: 5, 8: 5, 32: 2}
+"""By batch size. With five each setting is once the first of a round, the second, and so on."""
 PROMPTS: Final[Mapping[int, int]] = {1: 2, 8: 12, 32: 40}
 """Of one round, by batch size."""
 QUICK_ROUNDS: Final[Mapping[int, int]] = {1: 2, 8: 1}
@@ -95,11 +100,12 @@ class Cell:
 
 Cells = dict[tuple[str, int, str], Cell]
 """By family, batch size and setting."""
+Row = dict[str, Any]
 
 
-def cell_rows(cells: Cells) -> list[dict[str, Value]]:
-    """The report's rows."""
-    rows: list[dict[str, Value]] = []
+def cell_rows(cells: Cells, measured: str = "") -> list[Row]:
+    """The report's rows, which also say when they were measured, and how fast each round was."""
+    rows: list[Row] = []
     for (family, batch, setting), cell in cells.items():
         ttft_s = [reply.ttft_s for reply in cell.replies]
         itl_s = [gap for reply in cell.replies for gap in reply.itl_s]
@@ -122,30 +128,46 @@ def cell_rows(cells: Cells) -> list[dict[str, Value]]:
                 "ttft_p99_ms": 1000 * percentile(ttft_s, 99),
                 "itl_p50_ms": 1000 * percentile(itl_s, 50),
                 "itl_p99_ms": 1000 * percentile(itl_s, 99),
+                "measured": measured,
+                "per_round": [batch.tokens_per_s for batch in cell.batches],
             }
         )
     return rows
 
 
-def goal_rows(cells: Cells) -> list[dict[str, Value]]:
+def goal_rows(rows: Sequence[Row]) -> list[dict[str, Value]]:
     """Auto against the best static K and against off, of every family and batch size."""
-    rows: list[dict[str, Value]] = []
-    for family, batch in dict.fromkeys((family, batch) for family, batch, _ in cells):
-        speed = {setting: cells[family, batch, setting].tokens_per_s for setting in SETTINGS}
+    goals: list[dict[str, Value]] = []
+    for family, batch in dict.fromkeys((row["family"], row["batch"]) for row in rows):
+        cell = {row["setting"]: row for row in rows if (row["family"], row["batch"]) == (family, batch)}
+        speed = {setting: cell[setting]["tokens_per_s"] for setting in SETTINGS}
         best = max(STATIC, key=speed.__getitem__)
         to_best, to_off = speed[AUTO] / speed[best], speed[AUTO] / speed[OFF]
         goal_to_off = GOAL_COPYING if (family, batch) == (COPYING, 1) else GOAL_RATIO
-        rows.append(
+        goals.append(
             {
                 "family": family,
                 "batch": batch,
                 "best_static": best,
                 "auto_to_best_static": to_best,
+                "standard_error": _standard_error(cell[AUTO]["per_round"], cell[best]["per_round"]),
                 "auto_to_off": to_off,
                 "met": "yes" if to_best >= GOAL_RATIO and to_off >= goal_to_off else "no",
             }
         )
-    return rows
+    return goals
+
+
+def _standard_error(speeds: Sequence[float], others: Sequence[float]) -> float | None:
+    """Of the mean of the ratio, round by round; None: with fewer than three rounds there is none to speak of."""
+    ratios = [ours / other for ours, other in zip(speeds, others, strict=True)]
+    return stdev(ratios) / sqrt(len(ratios)) if len(ratios) >= 3 else None
+
+
+def updated(before: Sequence[Row], after: Sequence[Row]) -> list[Row]:
+    """The rows before, those in whose stead there are new ones replaced; what is new for the first time comes last."""
+    rows = {(row["family"], row["batch"], row["setting"]): row for row in before}
+    return list((rows | {(row["family"], row["batch"], row["setting"]): row for row in after}).values())
 
 
 def measure(
@@ -158,7 +180,6 @@ def measure(
 ) -> Cells:
     """The cells of one family, round by round."""
     cells: Cells = {(family, batch, setting): Cell() for batch in rounds for setting in SETTINGS}
-    turn = 0
     for batch, count in rounds.items():
         for number in range(count):
             print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
@@ -166,10 +187,9 @@ def measure(
             for engine in (off, drafting):
                 ask(engine, asked, batch, 0, 1)
             for place in range(len(SETTINGS)):
-                setting = SETTINGS[(place + turn) % len(SETTINGS)]
+                setting = SETTINGS[(place + number) % len(SETTINGS)]
                 engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
                 cells[family, batch, setting].batches.append(ask(engine, asked, batch, k, tokens))
-            turn += 1
     return cells
 
 
@@ -193,18 +213,13 @@ def steps_of(profile: Profile, drafts: str) -> tuple[Tier, Step, Step]:
     return tier, plain, plain.model_copy(update={"name": drafts, "speculation": speculation})
 
 
-def write_report(path: Path, cells: Cells, drafts: str, made_by: Mapping[str, Any]) -> None:
+def write_report(path: Path, rows: Sequence[Row], drafts: str, made_by: Mapping[str, Any]) -> None:
     """The Markdown report, and its plot beside it."""
-    families = list(dict.fromkeys(family for family, _, _ in cells))
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    ratios = {(row["family"], row["batch"], row["setting"]): row["ratio_to_off"] for row in rows}
     panels = {
-        f"batch {batch}": {
-            setting: [
-                cells[family, batch, setting].tokens_per_s / cells[family, batch, OFF].tokens_per_s
-                for family in families
-            ]
-            for setting in DEPTHS
-        }
-        for batch in dict.fromkeys(batch for _, batch, _ in cells)
+        f"batch {batch}": {setting: [ratios.get((family, batch, setting)) for family in families] for setting in DEPTHS}
+        for batch in sorted({row["batch"] for row in rows})
     }
     title = f"Output speed with {drafts} drafts over an engine without speculation"
     grouped_bars(path.with_suffix(".svg"), title, panels, families, "ratio to off", 1.0)
@@ -213,9 +228,13 @@ def write_report(path: Path, cells: Cells, drafts: str, made_by: Mapping[str, An
         f"# {title}\n\n`{made_by['command']}` on {machine['cpu']}, {machine['cores']} cores; "
         f"{made_by['git']}; {made_by['date']}. How it is measured: the head of `bench/speculation.py`.\n\n"
         f"![{title}]({path.with_suffix('.svg').name})\n\n## auto against the goals\n\n"
-        f"{markdown_table(goal_rows(cells))}\n\n## Every cell\n\n{markdown_table(cell_rows(cells))}\n",
+        f"{markdown_table(goal_rows(rows))}\n\n## Every cell\n\n{markdown_table(_shown(rows))}\n",
         encoding="utf-8",
     )
+
+
+def _shown(rows: Sequence[Row]) -> list[Row]:
+    return [{key: value for key, value in row.items() if key != "per_round"} for row in rows]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -232,6 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--families", nargs="+", metavar="NAME", help="only these families")
     options.add_argument("--batches", nargs="+", type=int, choices=ROUNDS, metavar="N", help="only these batch sizes")
     options.add_argument("--more-rounds", type=int, default=1, metavar="N", help="so many times the rounds of a cell")
+    options.add_argument("--update", action="store_true", help="keep the other cells of the --json file")
     options.add_argument("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help="longest answer, tokens")
     args = options.parse_args(argv)
     made_by = provenance()
@@ -246,6 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := [name for name in wanted if name not in families]:
         print(f"no prompts of {unknown}; there are {sorted(families)}", file=sys.stderr)
         return 2
+    rows: list[Row] = json.loads(args.json.read_text(encoding="utf-8"))["cells"] if args.update and args.json else []
     profile = validate_profile(Profile, read_profile("local"), where="profile local")
     tier, plain, drafting = steps_of(profile, args.drafts)
     with ExitStack() as engines:
@@ -254,19 +275,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         off, drafter = [
             engines.enter_context(engine_process(step, tier, models, logs / step.name)) for step in (plain, drafting)
         ]
-        cells: Cells = {}
         for family in wanted:
             try:
-                cells |= measure(off, drafter, family, families[family], rounds, args.max_tokens)
+                cells = measure(off, drafter, family, families[family], rounds, args.max_tokens)
             except EngineGoneError as error:
                 print(error, file=sys.stderr)
                 return 1
+            rows = updated(rows, cell_rows(cells, f"{made_by['date']}, {made_by['git']}"))
             if args.json:  # after each family: a long run that is cut short has something to show
-                goals = goal_rows(cells)
-                write_json(args.json, {"cells": cell_rows(cells), "goals": goals, "drafts": args.drafts}, made_by)
-                write_report(args.json.with_suffix(".md"), cells, args.drafts, made_by)
-    print_report(f"Speculation with {args.drafts} drafts", cell_rows(cells), made_by)
-    print(f"\n{markdown_table(goal_rows(cells))}")
+                write_json(args.json, {"cells": rows, "goals": goal_rows(rows), "drafts": args.drafts}, made_by)
+                write_report(args.json.with_suffix(".md"), rows, args.drafts, made_by)
+    print_report(f"Speculation with {args.drafts} drafts", _shown(rows), made_by)
+    print(f"\n{markdown_table(goal_rows(rows))}")
     return 0
 
 

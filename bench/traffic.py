@@ -27,7 +27,7 @@ def diurnal(seconds: Floats, rng: np.random.Generator) -> Floats:
     """A day from night to night: a tenth of the peak at night, and slow noise of a tenth on top."""
     day: Floats = 0.1 + 0.9 * (0.5 - 0.5 * np.cos(2 * pi * seconds / seconds[-1]))
     noise: Floats = 1 + 0.1 * _slow_noise(len(seconds), 120, rng)
-    return np.multiply(day, noise)
+    return np.asarray(np.minimum(day * noise, 1.0), dtype=np.float64)
 
 
 def bursty(seconds: Floats, rng: np.random.Generator) -> Floats:

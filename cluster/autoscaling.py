@@ -8,7 +8,8 @@ what piles up meanwhile (Little's law). Enough replicas are wanted to run that, 
 replica that starts now is there, with room to spare, and to work off the backlog within seconds. A queue wait that
 stays although all wanted replicas run says that they can do less than their slots promise: some more. Replicas that
 start count as there: what waits for them asks for nothing twice. A replica goes when nothing needed it for a while.
-What exact counts save is spent where it helps: where bursts were seen, room is kept for one like the largest of them.
+The room to spare is learned: as much as the work usually changes within a start, and where bursts were seen, room for
+one like the largest of them.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -30,6 +31,10 @@ logger = logging.getLogger("ray.serve")
 
 SURE = 3.0
 """Standard deviations above which growth is no chance."""
+MEDIAN = 0.6745
+"""Median of the absolute deviation of a normal distribution, in standard deviations."""
+LEARNING_PER_S = 0.002
+"""Share by which the median of the changes is moved towards a change, a second."""
 
 
 class ScalingSettings(BaseModel):
@@ -44,23 +49,31 @@ class ScalingSettings(BaseModel):
         description="Queue wait (arrival to first scheduling in the engine) that is acceptable, ms.",
     )
     headroom: float = Field(
-        default=0.2, ge=0, description="Share of the offered work that is always kept free, on top of it."
+        default=0.1, ge=0, description="Share of the offered work that is always kept free, on top of it."
+    )
+    deviations: float = Field(
+        default=2.5,
+        ge=0,
+        description="Standard deviations of the work's usual change within a cold start that are always kept free.",
+    )
+    deviation: float = Field(
+        default=0.075,
+        gt=0,
+        description="That standard deviation, as a share of the work, before it was seen; then it is measured, over an "
+        "hour or so.",
     )
     most_headroom: float = Field(
-        default=1.6,
+        default=2.0,
         ge=0,
         description="Largest share that is kept free where bursts were seen: as much as the work has grown by within a "
         "cold start.",
     )
     peak_room: float = Field(
-        default=1.5,
+        default=1.6,
         ge=1,
         description="What is kept free for bursts is not for more than so many times the recent peak.",
     )
     bursts_s: float = Field(default=3600.0, ge=0, description="How long a burst is remembered, s.")
-    spread: float = Field(
-        default=1.0, ge=0, description="Standard deviations of Poisson traffic that are kept free as well."
-    )
     clear_s: float = Field(default=5.0, gt=0, description="Time in which a backlog is to be worked off, s.")
     growth_s: float = Field(default=5.0, gt=0, description="Time over which the growth of the work is measured, s.")
     trend_s: float = Field(
@@ -155,6 +168,8 @@ class Memory:
     """(time, requests in the tier), of the last `trend_s` and a cold start before that."""
     usual: float = 0.0
     """Mean of the work of the last `trend_s`."""
+    deviation: float | None = None
+    """Standard deviation of the work's change within a cold start, as a share of it, as measured; None: not yet."""
     bursts: Peaks = ()
     """Shares by which the work grew within a cold start."""
     most: Peaks = ()
@@ -205,7 +220,7 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
 
     backlog = signals.queued + signals.engine_waiting
     offered = offered_work(signals, memory, rules.settings.growth_s)
-    memory = _seen_burst(memory, offered, now_s, cold_start_s, rules)
+    memory = _seen_change(memory, offered, now_s, cold_start_s, rules)
     if not backlog:
         offered += sure_growth_per_s(memory, rules.settings.trend_s) * cold_start_s
     needed, reason = _needed(signals, memory, rules, offered, backlog)
@@ -272,15 +287,23 @@ def _peaks(peaks: Peaks, now_s: float, value: float, memory_s: float) -> Peaks:
     return (*(peak for peak in peaks if peak[0] > now_s - memory_s and peak[1] > value), (now_s, value))
 
 
-def _seen_burst(memory: Memory, offered: float, now_s: float, cold_start_s: float, rules: ScalingRules) -> Memory:
-    """With the share by which the work has grown within a cold start, as far as that is no chance."""
+def _seen_change(memory: Memory, offered: float, now_s: float, cold_start_s: float, rules: ScalingRules) -> Memory:
+    """With the share by which the work has changed within a cold start: how much it usually does, and the bursts.
+
+    What is usual is measured by the median, which a few bursts do not move: a step towards each change, up or down. A
+    burst is growth that is no chance.
+    """
     before = [value for time_s, value in memory.work if time_s <= now_s - cold_start_s]
     if not before:
         return memory
     then = max(1.0, sum(before) / len(before))
+    deviation = rules.settings.deviation if memory.deviation is None else memory.deviation
+    step = 1 + LEARNING_PER_S * rules.settings.period_s
+    larger = abs(offered / then - 1) > MEDIAN * deviation
     grown = max(0.0, (offered - SURE * sqrt(offered)) / then - 1)
     return replace(
         memory,
+        deviation=deviation * step if larger else deviation / step,
         bursts=_peaks(memory.bursts, now_s, grown, rules.settings.bursts_s),
         most=_peaks(memory.most, now_s, min(offered, memory.usual), rules.settings.bursts_s),
     )
@@ -307,13 +330,14 @@ def _needed(
 def _with_room(work: float, memory: Memory, rules: ScalingRules) -> float:
     """Slots for so much work, those included that are kept free.
 
-    Free is the usual headroom; or, where bursts were seen, room for one like the largest of them, but not for much more
-    work than there lately was.
+    Free is the headroom, or room for the usual change, which is at least that of Poisson traffic; or, where bursts were
+    seen, room for one like the largest of them, but not for much more work than there lately was.
     """
     settings = rules.settings
-    usual = work * (1 + settings.headroom)
+    deviation = max(settings.deviation if memory.deviation is None else memory.deviation, 1 / sqrt(max(1.0, work)))
+    usual = work * (1 + max(settings.headroom, settings.deviations * deviation))
     burst = work * (1 + min(settings.most_headroom, _largest(memory.bursts)))
-    return max(usual, min(burst, _largest(memory.most) * settings.peak_room)) + settings.spread * sqrt(work)
+    return max(usual, min(burst, _largest(memory.most) * settings.peak_room))
 
 
 def _largest(peaks: Peaks) -> float:

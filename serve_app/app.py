@@ -39,23 +39,25 @@ def build(args: dict[str, Any]) -> Application:
 def build_app(config: AppConfig) -> Application:
     """The application for a given config."""
     registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
-    pool = pool_deployment().bind(registry)
+    pool = pool_deployment(registry).bind(registry)
     engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",
         num_replicas=config.ingress.replicas,
         max_ongoing_requests=config.ingress.max_ongoing_requests,
-        ray_actor_options={"num_cpus": config.ingress.cpus},
+        ray_actor_options={"num_cpus": config.ingress.cpus, **off_gpu_nodes(registry)},
         # Its streams last as long as those of the engines behind it.
         graceful_shutdown_timeout_s=max(tier.drain_s for tier in config.tiers.values()),
     )
     return ingress.bind(config, pool, engines)
 
 
-def pool_deployment() -> serve.Deployment:
+def pool_deployment(registry: Profile) -> serve.Deployment:
     """The pool view: one replica, where every ingress replica waits for news and every engine replica reports."""
     return serve.deployment(GpuPool).options(
-        name="pool", max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.1}
+        name="pool",
+        max_ongoing_requests=10_000,
+        ray_actor_options={"num_cpus": 0.1, **off_gpu_nodes(registry)},
     )
 
 
@@ -92,6 +94,19 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
         health_check_period_s=5,
         health_check_timeout_s=30,
     )
+
+
+def off_gpu_nodes(registry: Profile) -> dict[str, Any]:
+    """Where what needs no GPU runs: not on a GPU node, which it would keep from going; but there, if all nodes are."""
+    gpus = {tier.gpu for tier in registry.tiers.values() if tier.gpu is not None}
+    if not gpus:
+        return {}
+    # Ray's label of a node with an A100-80G is A100.
+    labels = sorted(gpus | {gpu.split("-")[0] for gpu in gpus})
+    return {
+        "label_selector": {"ray.io/accelerator-type": f"!in({', '.join(labels)})"},
+        "fallback_strategy": [{"label_selector": {}}],
+    }
 
 
 def actor_options(tier: Tier) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def autoscaler_config(gcs_port: int) -> dict[str, Any]:
             **{
                 name: {
                     "resources": {"CPU": 4, "GPU": gpus, f"accelerator_type:{gpu}": 1},
+                    "labels": {"ray.io/accelerator-type": gpu},  # which Ray finds on a real one
                     "node_config": {},
                     "min_workers": 0,
                     "max_workers": most,

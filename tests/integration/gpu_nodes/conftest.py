@@ -45,3 +45,8 @@ def api(cluster: GpuCluster) -> Iterator[Api]:
 def elsewhere(cluster: GpuCluster) -> Iterator[Api]:
     with Api(f"{cluster.url}/elsewhere") as api:
         yield api
+
+
+def types(api: Api) -> dict[str, int]:
+    """Nodes by accelerator type, as the application sees them."""
+    return {name: seen["nodes"] for name, seen in api.get("/api/tiers").json()["gpus"]["types"].items()}

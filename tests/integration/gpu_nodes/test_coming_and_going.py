@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.integration.gpu_nodes.conftest import IDLE_S
+from tests.integration.gpu_nodes.conftest import IDLE_S, types
 from tests.support.api import Api
 from tests.support.gpu_cluster import IDLE_MINUTES, GpuCluster
 from tests.support.many_streams import Streams
@@ -12,11 +12,6 @@ from tests.support.many_streams import Streams
 BALANCED = {"mode": "manual", "power": 40}
 NODE_UP_S = 60.0
 """A node of this machine is up within this; a cloud's takes minutes."""
-
-
-def types(api: Api) -> dict[str, int]:
-    """Nodes by accelerator type, as the application sees them."""
-    return {name: seen["nodes"] for name, seen in api.get("/api/tiers").json()["gpus"]["types"].items()}
 
 
 def test_demand_on_one_tier_brings_up_a_node_of_its_gpu_type_only(api: Api) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.profiles import merge
-from tests.integration.gpu_nodes.conftest import ELSEWHERE, MAIN
+from tests.integration.gpu_nodes.conftest import ELSEWHERE, IDLE_S, MAIN, types
 from tests.support.api import Answer, Api
-from tests.support.gpu_cluster import GpuCluster
+from tests.support.gpu_cluster import IDLE_MINUTES, GpuCluster
 from tests.support.many_streams import Streams
 
 BALANCED = {"mode": "manual", "power": 40}
@@ -74,3 +74,9 @@ def test_a_node_that_is_taken_away_with_notice_finishes_its_streams_and_gets_no_
     late.start(asked(4, 10))
     assert_all_whole(late, [10] * 4)
     assert_all_whole(streams, LONG)
+
+
+def test_what_a_new_version_started_keeps_no_gpu_node_from_going(api: Api, cluster: GpuCluster) -> None:
+    # The ingress and the pool view of the new version were started while there were GPU nodes.
+    api.wait_for(lambda api: types(api) == {}, IDLE_S + 60 * IDLE_MINUTES + 60)
+    assert cluster.gpu_nodes() == {}

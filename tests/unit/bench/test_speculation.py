@@ -1,5 +1,6 @@
 """The figures of the speculation benchmark, from batches made by hand."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,19 @@ from bench.engines import Batch, Reply, StepTaken
 from bench.plot import grouped_bars
 from bench.prompts import COPYING, read_families
 from bench.report import REPOSITORY
-from bench.speculation import AUTO, OFF, SETTINGS, Cell, Cells, cell_rows, goal_rows, steps_of, write_report
+from bench.speculation import (
+    AUTO,
+    OFF,
+    SETTINGS,
+    Cell,
+    Cells,
+    Row,
+    cell_rows,
+    goal_rows,
+    steps_of,
+    updated,
+    write_report,
+)
 from cluster.profiles import read_profile, validate_profile
 from router.tiers import Profile
 
@@ -40,8 +53,11 @@ def _batch(tokens: int, seconds: float, steps: int = 0, drafted: int = 0, accept
     return Batch([_reply(arrivals, steps, drafted, accepted)], seconds, 0, None, (0, 0))
 
 
-def _cells(family: str, speeds: dict[str, float]) -> Cells:
-    return {(family, 1, setting): Cell([_batch(int(speed), 1.0)]) for setting, speed in speeds.items()}
+def _rows(family: str, *rounds: Mapping[str, float]) -> list[Row]:
+    cells = {
+        (family, 1, setting): Cell([_batch(int(speeds[setting]), 1.0) for speeds in rounds]) for setting in SETTINGS
+    }
+    return cell_rows(cells)
 
 
 def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> None:
@@ -90,23 +106,39 @@ def test_tokens_of_one_item_share_the_wait_for_it() -> None:
     [(388, "yes"), (387, "no")],  # 0.97 of the best static K, 400
 )
 def test_auto_is_held_against_the_best_static_k(auto: float, met: str) -> None:
-    (row,) = goal_rows(_cells("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: auto}))
+    (row,) = goal_rows(_rows("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: auto}))
     assert row["best_static"] == "K=5"
     assert row["auto_to_best_static"] == pytest.approx(auto / 400)
     assert row["met"] == met
 
 
+def test_the_error_of_the_ratio_comes_from_its_rounds() -> None:
+    even = {OFF: 50, "K=2": 100, "K=5": 200, "K=8": 100}
+    (row,) = goal_rows(_rows("chat", even | {AUTO: 200}, even | {AUTO: 180}, even | {AUTO: 220}))
+    # 1, 0.9 and 1.1: a deviation of 0.1, over the root of three.
+    assert row["standard_error"] == pytest.approx(0.1 / 3**0.5, rel=0.02)
+    assert goal_rows(_rows("chat", even | {AUTO: 200}, even | {AUTO: 180}))[0]["standard_error"] is None
+
+
+def test_cells_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
+    speeds = dict.fromkeys(SETTINGS, 100.0)
+    before = _rows("chat", speeds) + _rows("code", speeds)
+    rows = updated(before, _rows("code", dict.fromkeys(SETTINGS, 200.0)) + _rows("math", speeds))
+    assert [row["family"] for row in rows[:: len(SETTINGS)]] == ["chat", "code", "math"]
+    assert [round(row["tokens_per_s"]) for row in rows[:: len(SETTINGS)]] == [100, 200, 100]
+
+
 def test_auto_is_held_against_off_where_every_static_k_loses() -> None:
-    (row,) = goal_rows(_cells("chat", {OFF: 300, "K=2": 200, "K=5": 200, "K=8": 100, AUTO: 210}))
+    (row,) = goal_rows(_rows("chat", {OFF: 300, "K=2": 200, "K=5": 200, "K=8": 100, AUTO: 210}))
     assert row["auto_to_best_static"] == pytest.approx(1.05)
     assert row["auto_to_off"] == pytest.approx(0.7)
     assert row["met"] == "no"
 
 
 def test_copying_at_batch_1_must_be_twice_as_fast() -> None:
-    (row,) = goal_rows(_cells(COPYING, {OFF: 100, "K=2": 190, "K=5": 190, "K=8": 190, AUTO: 199}))
+    (row,) = goal_rows(_rows(COPYING, {OFF: 100, "K=2": 190, "K=5": 190, "K=8": 190, AUTO: 199}))
     assert row["met"] == "no"
-    (row,) = goal_rows(_cells(COPYING, {OFF: 100, "K=2": 190, "K=5": 190, "K=8": 190, AUTO: 200}))
+    (row,) = goal_rows(_rows(COPYING, {OFF: 100, "K=2": 190, "K=5": 190, "K=8": 190, AUTO: 200}))
     assert row["met"] == "yes"
 
 
@@ -121,9 +153,9 @@ def test_both_engines_have_the_same_arguments_but_for_speculation(drafts: str) -
 
 
 def test_the_report_has_both_tables_and_shows_its_plot(tmp_path: Path) -> None:
-    cells = _cells("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: 400})
+    rows = _rows("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: 400})
     made_by = {"command": "python", "machine": {"cpu": "a CPU", "cores": 2}, "git": "abc", "date": "2026-11-28"}
-    write_report(tmp_path / "report.md", cells, "ngram", made_by)
+    write_report(tmp_path / "report.md", rows, "ngram", made_by)
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "(report.svg)" in report
     assert "auto_to_best_static" in report

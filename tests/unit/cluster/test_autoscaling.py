@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -203,10 +204,41 @@ def test_a_replica_goes_when_nothing_needed_it_for_the_hold_time() -> None:
     assert HOLD_S <= when_s - left_s <= HOLD_S + 2
 
 
+MANY = replace(RULES, max_replicas=10_000)
+
+
+def test_of_steady_traffic_little_is_kept_free() -> None:
+    decision = Tier(rules=MANY).run([8000.0] * 3000)
+    assert decision.needed == 8000 * (1 + MANY.settings.headroom) / SLOTS
+
+
+def test_as_much_is_kept_free_as_the_work_usually_changes_within_a_cold_start() -> None:
+    wave = [8000.0 + 40 * abs(second % 120 - 60) for second in range(3000)]
+    tier = Tier(rules=MANY)
+    tier.run(wave)
+    decision = tier.run([8000.0] * 15)
+    # It goes up and down by 2,400 in a minute: by up to a fifth from its mean of the minute that ended 10 s ago.
+    assert 0.1 < (tier.memory.deviation or 0) < 0.3
+    assert decision.needed >= 8000 * (1 + MANY.settings.deviations * 0.1) / SLOTS
+
+
+def test_bursts_now_and_then_are_not_what_is_usual() -> None:
+    tier = Tier(rules=MANY)
+    tier.run(([8000.0] * 1100 + [24_000.0] * 100) * 3)
+    assert (tier.memory.deviation or 0) < 0.01
+    # But room is kept for one like them, within what there was of late.
+    assert tier.run([8000.0] * 300).needed == pytest.approx(8000 * (1 + MANY.settings.most_headroom) / SLOTS, rel=0.1)
+
+
+def test_a_few_requests_change_by_chance_as_poisson_traffic_does() -> None:
+    # 64 requests, give or take 8: two and a half times 8 more slots.
+    assert RULES.settings.deviations == 2.5
+    assert Tier().run([64.0] * 300).needed == ceil((64 + 2.5 * 8) / SLOTS)
+
+
 def test_a_ramp_is_followed_as_far_ahead_as_a_start_takes() -> None:
     def ahead(cold_start_s: float) -> float:
-        roomy = replace(RULES, max_replicas=10_000, settings=ScalingSettings(headroom=1.0))
-        tier = Tier(rules=roomy, cold_start_s=cold_start_s)
+        tier = Tier(rules=replace(MANY, settings=ScalingSettings(headroom=1.0)), cold_start_s=cold_start_s)
         tier.run([8000.0] * 200)
         return tier.run([8000.0 + 50 * second for second in range(60)]).offered - 8000 - 50 * 59
 

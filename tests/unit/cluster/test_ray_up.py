@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+from ray._private.authentication.authentication_token_setup import _get_default_token_path
 from ray.autoscaler._private.local.config import LOCAL_CLUSTER_NODE_TYPE
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.util.accelerators import accelerators
@@ -21,6 +22,7 @@ from tests.support.manifests import ROOT, demand_of, document, gpu_tiers, nodes_
 
 OWN, AWS = "cluster/ray_cluster.yaml", "cluster/ray_cluster_aws.yaml"
 BOTH = pytest.mark.parametrize("path", [OWN, AWS])
+TOKEN = "~/.ray/auth_token"
 A100 = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)"
 
 
@@ -76,9 +78,20 @@ def test_gpu_types_are_those_that_ray_knows() -> None:
         assert types <= known
 
 
+def code_mounts(path: str) -> dict[str, str]:
+    """What is synced under ~/power-lever."""
+    return {there: here for there, here in document(path)["file_mounts"].items() if there != TOKEN}
+
+
+@BOTH
+def test_all_nodes_have_the_token_of_the_machine_that_started_them(path: str) -> None:
+    assert document(path)["file_mounts"][TOKEN] == TOKEN
+    assert Path(TOKEN).expanduser() == _get_default_token_path()
+
+
 @BOTH
 def test_the_code_that_is_synced_is_all_that_an_installation_needs(path: str) -> None:
-    mounts = document(path)["file_mounts"]
+    mounts = code_mounts(path)
     assert {remote.removeprefix("~/power-lever/") for remote in mounts} == set(mounts.values())
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     rooms = {package.partition(".")[0] for package in packages}
@@ -93,6 +106,9 @@ def test_the_code_that_is_synced_is_all_that_an_installation_needs(path: str) ->
     assert "make -C ~/power-lever install HARDWARE=gpu" in document(path)["setup_commands"]
 
 
+STARTED_WITH = {"MODELS_DIR": "/mnt/models", "RAY_AUTH_MODE": "token"}
+
+
 def run_with_fake_ray(command: str, home: Path, gpus: str) -> list[str]:
     """Run a start command of a node on which `ray` only tells how it was called; returns what it told."""
     lever, binaries = home / "power-lever", home / "power-lever/.venv/bin"
@@ -100,7 +116,7 @@ def run_with_fake_ray(command: str, home: Path, gpus: str) -> list[str]:
     binaries.mkdir(parents=True)
     (lever / "cluster/serve.env").write_text((ROOT / "cluster/serve.env").read_text())
     (binaries / "activate").write_text(f"export PATH={shlex.quote(str(binaries))}:$PATH")
-    names = [*serve_env(), "MODELS_DIR"]
+    names = [*serve_env(), *STARTED_WITH]
     for name, script in (
         ("ray", "\n".join(['printf "%s\\n" "$@"', *(f'echo "{name}=${name}"' for name in names)])),
         ("nvidia-smi", f"echo {shlex.quote(gpus)}"),
@@ -114,7 +130,7 @@ def run_with_fake_ray(command: str, home: Path, gpus: str) -> list[str]:
 
 @BOTH
 @pytest.mark.parametrize("role", ["head", "worker"])
-def test_ray_is_started_with_the_environment_of_serve_env_and_the_models_folder(
+def test_ray_is_started_with_the_environment_of_serve_env_the_models_folder_and_the_token(
     path: str, role: str, tmp_path: Path
 ) -> None:
     command = document(path)[f"{role}_start_ray_commands"][-1]
@@ -123,7 +139,7 @@ def test_ray_is_started_with_the_environment_of_serve_env_and_the_models_folder(
         "head": ["start", "--head", "--port=6379", "--autoscaling-config=~/ray_bootstrap_config.yaml"],
         "worker": ["start", "--address=10.0.0.10:6379"],
     }[role]
-    environment = [f"{name}={value}" for name, value in (serve_env() | {"MODELS_DIR": "/mnt/models"}).items()]
+    environment = [f"{name}={value}" for name, value in (serve_env() | STARTED_WITH).items()]
     assert told == expected + environment
 
 
