@@ -64,8 +64,13 @@ $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip
 	$(PIP_INSTALL) --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE)
+$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed
 	$(PIP_INSTALL) -r requirements/dev.txt
+	touch $@
+
+$(VENV)/sky/.installed: requirements/sky.txt | $(BIN)/pip
+	$(PYTHON) -m venv $(VENV)/sky
+	$(VENV)/sky/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/sky.txt
 	touch $@
 
 clean:

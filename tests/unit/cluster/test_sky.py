@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,51 @@ def test_a_machine_is_a_spot_machine_and_goes_when_its_job_ends() -> None:
     resources = document(PATH)["resources"]
     assert resources["use_spot"] is True
     assert resources["autostop"] == {"idle_minutes": 1, "down": True}
+
+
+SKYPILOT = Path(sys.prefix) / "sky/bin/python"
+PARSE = """
+import json, sys, sky, yaml
+task = sky.Task.from_yaml_config(yaml.safe_load(sys.stdin), env_overrides=json.loads(sys.argv[1]))
+(resources,) = task.resources
+print(json.dumps({"name": task.name, "spot": resources.use_spot, "cloud": str(resources.cloud),
+    "region": resources.region, "envs": task.envs, "stores": list(task.storage_mounts)}))
+"""
+
+
+def parsed(text: str, tmp_path: Path, **envs: str) -> subprocess.CompletedProcess[str]:
+    """What SkyPilot makes of a task, as JSON."""
+    return subprocess.run(
+        [SKYPILOT, "-c", PARSE, json.dumps(list(envs.items()))],
+        input=text,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not SKYPILOT.exists(), reason="`make install-dev` installs SkyPilot, nothing else does")
+def test_skypilot_takes_the_task_once_it_is_given_a_bucket(tmp_path: Path) -> None:
+    text = (ROOT / PATH).read_text(encoding="utf-8")
+    done = parsed(text, tmp_path, MODELS_BUCKET="models")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "name": "power-lever",
+        "spot": True,
+        "cloud": "AWS",
+        "region": "us-east-1",
+        "envs": {"HEAD": "", "MODELS_BUCKET": "models", "MODELS_DIR": "/mnt/models"},
+        "stores": ["/mnt/models"],
+    }
+    without = parsed(text, tmp_path)
+    assert without.returncode != 0
+    assert "MODELS_BUCKET" in without.stderr
+    misspelt = parsed(text.replace("use_spot:", "use_spots:"), tmp_path, MODELS_BUCKET="models")
+    assert misspelt.returncode != 0
+    assert "use_spots" in misspelt.stderr
 
 
 def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> list[str]:
