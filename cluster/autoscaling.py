@@ -49,10 +49,10 @@ class ScalingSettings(BaseModel):
         description="Queue wait (arrival to first scheduling in the engine) that is acceptable, ms.",
     )
     headroom: float = Field(
-        default=0.1, ge=0, description="Share of the offered work that is always kept free, on top of it."
+        default=0.05, ge=0, description="Share of the offered work that is always kept free, on top of it."
     )
     deviations: float = Field(
-        default=2.5,
+        default=2.3,
         ge=0,
         description="Standard deviations of the work's usual change within a cold start that are always kept free.",
     )
@@ -69,15 +69,15 @@ class ScalingSettings(BaseModel):
         "cold start.",
     )
     peak_room: float = Field(
-        default=1.6,
+        default=1.75,
         ge=1,
         description="What is kept free for bursts is not for more than so many times the recent peak.",
     )
     bursts_s: float = Field(default=3600.0, ge=0, description="How long a burst is remembered, s.")
     clear_s: float = Field(default=5.0, gt=0, description="Time in which a backlog is to be worked off, s.")
-    growth_s: float = Field(default=5.0, gt=0, description="Time over which the growth of the work is measured, s.")
+    growth_s: float = Field(default=7.0, gt=0, description="Time over which the growth of the work is measured, s.")
     trend_s: float = Field(
-        default=60.0, gt=0, description="Time over which the trend is measured that is followed for a cold start, s."
+        default=30.0, gt=0, description="Time over which the trend is measured that is followed for a cold start, s."
     )
     hold_s: float = Field(
         default=60.0,
