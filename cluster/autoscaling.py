@@ -297,7 +297,7 @@ def _seen_change(memory: Memory, offered: float, now_s: float, cold_start_s: flo
     if not before:
         return memory
     then = max(1.0, sum(before) / len(before))
-    deviation = rules.settings.deviation if memory.deviation is None else memory.deviation
+    deviation = _deviation(memory, rules)
     step = 1 + LEARNING_PER_S * rules.settings.period_s
     larger = abs(offered / then - 1) > MEDIAN * deviation
     grown = max(0.0, (offered - SURE * sqrt(offered)) / then - 1)
@@ -334,10 +334,15 @@ def _with_room(work: float, memory: Memory, rules: ScalingRules) -> float:
     seen, room for one like the largest of them, but not for much more work than there lately was.
     """
     settings = rules.settings
-    deviation = max(settings.deviation if memory.deviation is None else memory.deviation, 1 / sqrt(max(1.0, work)))
+    deviation = max(_deviation(memory, rules), 1 / sqrt(max(1.0, work)))
     usual = work * (1 + max(settings.headroom, settings.deviations * deviation))
     burst = work * (1 + min(settings.most_headroom, _largest(memory.bursts)))
     return max(usual, min(burst, _largest(memory.most) * settings.peak_room))
+
+
+def _deviation(memory: Memory, rules: ScalingRules) -> float:
+    """As measured, else as the rules say."""
+    return rules.settings.deviation if memory.deviation is None else memory.deviation
 
 
 def _largest(peaks: Peaks) -> float:
