@@ -14,7 +14,8 @@ PROFILE ?= $(if $(filter gpu,$(HARDWARE)),gpu,local)
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(if $(shell python$(v) -c 'print(1)' 2>/dev/null),python$(v))) python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP_FLAGS := --quiet --disable-pip-version-check --no-deps
+PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 CODE := router sustainability cluster serve_app bench tests
 
 HAPROXY_ENV := $(shell grep -v '^\#' cluster/haproxy.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/cluster/haproxy
@@ -70,7 +71,7 @@ $(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VE
 
 $(VENV)/sky/.installed: requirements/sky.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(VENV)/sky
-	$(VENV)/sky/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/sky.txt
+	$(VENV)/sky/bin/pip install $(PIP_FLAGS) -r requirements/sky.txt
 	touch $@
 
 clean:

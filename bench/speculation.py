@@ -166,8 +166,11 @@ def _standard_error(speeds: Sequence[float], others: Sequence[float]) -> float |
 
 def updated(before: Sequence[Row], after: Sequence[Row]) -> list[Row]:
     """The rows before, those in whose stead there are new ones replaced; what is new for the first time comes last."""
-    rows = {(row["family"], row["batch"], row["setting"]): row for row in before}
-    return list((rows | {(row["family"], row["batch"], row["setting"]): row for row in after}).values())
+    return list((_by_cell(before) | _by_cell(after)).values())
+
+
+def _by_cell(rows: Sequence[Row]) -> dict[tuple[str, int, str], Row]:
+    return {(row["family"], row["batch"], row["setting"]): row for row in rows}
 
 
 def measure(
@@ -216,7 +219,7 @@ def steps_of(profile: Profile, drafts: str) -> tuple[Tier, Step, Step]:
 def write_report(path: Path, rows: Sequence[Row], drafts: str, made_by: Mapping[str, Any]) -> None:
     """The Markdown report, and its plot beside it."""
     families = list(dict.fromkeys(row["family"] for row in rows))
-    ratios = {(row["family"], row["batch"], row["setting"]): row["ratio_to_off"] for row in rows}
+    ratios = {cell: row["ratio_to_off"] for cell, row in _by_cell(rows).items()}
     panels = {
         f"batch {batch}": {setting: [ratios.get((family, batch, setting)) for family in families] for setting in DEPTHS}
         for batch in sorted({row["batch"] for row in rows})
@@ -254,6 +257,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--update", action="store_true", help="keep the other cells of the --json file")
     options.add_argument("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help="longest answer, tokens")
     args = options.parse_args(argv)
+    if args.update and not (args.json and args.json.is_file()):
+        options.error(f"--update needs a --json file that is there, got {args.json}")
     made_by = provenance()
     usual = QUICK_ROUNDS if args.quick else ROUNDS
     rounds = {batch: args.more_rounds * usual.get(batch, 1) for batch in args.batches or usual}
@@ -266,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := [name for name in wanted if name not in families]:
         print(f"no prompts of {unknown}; there are {sorted(families)}", file=sys.stderr)
         return 2
-    rows: list[Row] = json.loads(args.json.read_text(encoding="utf-8"))["cells"] if args.update and args.json else []
+    rows: list[Row] = json.loads(args.json.read_text(encoding="utf-8"))["cells"] if args.update else []
     profile = validate_profile(Profile, read_profile("local"), where="profile local")
     tier, plain, drafting = steps_of(profile, args.drafts)
     with ExitStack() as engines:

@@ -218,7 +218,7 @@ def test_as_much_is_kept_free_as_the_work_usually_changes_within_a_cold_start() 
     tier = Tier(rules=MANY)
     tier.run(wave)
     decision = tier.run([8000.0] * 15)
-    # It goes up and down by 2,400 in a minute: by up to a fifth from its mean of the minute that ended 10 s ago.
+    # It goes up and down by 2,400 in a minute: by up to a fifth from its mean of the half minute that ended 10 s ago.
     assert 0.1 < (tier.memory.deviation or 0) < 0.3
     assert decision.needed >= 8000 * (1 + MANY.settings.deviations * 0.1) / SLOTS
 
@@ -242,8 +242,8 @@ def test_a_ramp_is_followed_as_far_ahead_as_a_start_takes() -> None:
         tier.run([8000.0] * 200)
         return tier.run([8000.0 + 50 * second for second in range(60)]).offered - 8000 - 50 * 59
 
-    # It grows by 50 a second, of which chance explains three times 8.3 (10,200 requests of 10 s, for half a minute), and
-    # over the last seven seconds three times 18: all of it.
+    # It grows by 50 a second, of which chance explains three times 8.3 (10,200 requests of 10 s, for half a minute),
+    # and over the last seven seconds three times 18: all of it.
     surely = 50 - 3 * (2 * 10_225 / (10 * 30)) ** 0.5
     assert ahead(40.0) == pytest.approx(40 * surely, rel=0.05)
     assert ahead(5.0) == pytest.approx(5 * surely, rel=0.05)
