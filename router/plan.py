@@ -18,7 +18,8 @@ from router.dials import (
 )
 from router.observation import Observation
 from router.request import InferenceRequest, Message, Mode, SpecWish
-from router.tiers import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, TierName
+from router.steps import BuiltConfig, ClassifiedPrompt, TierPool
+from router.tiers import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, Tier, TierName
 
 Clock = Callable[[], float]
 """Seconds from any start."""
@@ -113,30 +114,16 @@ def plan(
     difficulty, so there is nothing to escalate.
     """
     watch = _Stopwatch(clock)
-    classification = _classify(request.chat())
-    watch.lap("classify_prompt", _classification_result(classification))
+    classification = classify_chat(request.chat())
+    watch.lap("classify_prompt", classified(classification).model_dump())
 
     deserved = power_for_difficulty(classification.difficulty)
     asked = DEFAULT_POWER if request.power is None else request.power
     power = deserved if request.mode == "auto" else asked
     speed = DEFAULT_SPEED if request.speed is None else request.speed
     tier = tier_for_power(profile, power)
-    state = observation.tier(tier)
-    warm, cold_start_s = state.warm, _cold_start_s(tier, observation, profile)
-    watch.lap(
-        "check_gpu_pool",
-        {
-            "tier": tier,
-            "gpu": profile.tiers[tier].gpu,
-            "running": state.running,
-            "starting": state.starting,
-            "pending": state.pending,
-            "warm": warm,
-            "cold_start_s": cold_start_s,
-            "queue_wait_ms": state.queue_wait_ms,
-            "reason": state.reason,
-        },
-    )
+    pool = tier_pool(tier, profile.tiers[tier], observation)
+    watch.lap("check_gpu_pool", pool.model_dump())
 
     escalation = _escalation(classification, tier, tier_for_power(profile, deserved))
     if escalation is not None:
@@ -150,26 +137,10 @@ def plan(
             },
         )
 
-    step = profile.step(tier, state.active_step)
-    sampling = _sampling(request, speed, step)
+    step = profile.step(tier, observation.tier(tier).active_step)
+    sampling = sampling_of(request, speed, step)
     spec = spec_plan(step.speculation, request.spec or SpecWish())
-    watch.lap(
-        "build_config",
-        {
-            "power": power,
-            "speed": speed,
-            "tier": tier,
-            "step": step.name,
-            "target_model": step.target,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "spec_method": spec.method,
-            "spec_k": spec.k,
-            "spec_k_mode": spec.k_mode,
-            "spec_tau": spec.tau,
-        },
-    )
+    watch.lap("build_config", built_config(power, speed, tier, step, sampling, spec).model_dump())
     return Plan(
         mode=request.mode,
         power=power,
@@ -178,8 +149,8 @@ def plan(
         step=step,
         sampling=sampling,
         spec=spec,
-        warm=warm,
-        cold_start_s=cold_start_s,
+        warm=pool.warm,
+        cold_start_s=pool.cold_start_s,
         classification=classification,
         escalation=escalation,
         trace=tuple(watch.steps),
@@ -200,7 +171,7 @@ class _Stopwatch:
         self._last = now
 
 
-def _classify(chat: tuple[Message, ...]) -> Classification:
+def classify_chat(chat: tuple[Message, ...]) -> Classification:
     """Classifies the last user message in its conversation; the last message of all where the user said nothing."""
     said = [message.content for message in chat if message.role == "user"] or [chat[-1].content]
     return classify_prompt(
@@ -210,20 +181,45 @@ def _classify(chat: tuple[Message, ...]) -> Classification:
     )
 
 
-def _classification_result(classification: Classification) -> Mapping[str, TraceValue]:
-    return {
-        "category": classification.category,
-        "difficulty": classification.difficulty,
-        "reasons": classification.reasons,
-    }
+def classified(classification: Classification) -> ClassifiedPrompt:
+    """A classification as the result of its step."""
+    return ClassifiedPrompt(
+        category=classification.category, difficulty=classification.difficulty, reasons=classification.reasons
+    )
 
 
-def _cold_start_s(tier: TierName, observation: Observation, profile: Profile) -> float:
-    """The estimate of the observation; of the profile where nothing was observed; 0 when warm."""
-    state = observation.tiers.get(tier)
-    if state is None:
-        return profile.tiers[tier].cold_start_s
-    return 0.0 if state.warm else state.cold_start_s
+def tier_pool(name: TierName, tier: Tier, observation: Observation) -> TierPool:
+    """A tier as it is now. Its cold start is the observed one; the registry's where nothing was observed."""
+    state, seen = observation.tier(name), name in observation.tiers
+    return TierPool(
+        tier=name,
+        gpu=tier.gpu,
+        running=state.running,
+        starting=state.starting,
+        pending=state.pending,
+        warm=state.warm,
+        cold_start_s=0.0 if state.warm else state.cold_start_s if seen else tier.cold_start_s,
+        queue_wait_ms=state.queue_wait_ms,
+        reason=state.reason,
+    )
+
+
+def built_config(power: int, speed: int, tier: TierName, step: Step, sampling: Sampling, spec: SpecPlan) -> BuiltConfig:
+    """What was decided, as the result of its step."""
+    return BuiltConfig(
+        power=power,
+        speed=speed,
+        tier=tier,
+        step=step.name,
+        target_model=step.target,
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        spec_method=spec.method,
+        spec_k=spec.k,
+        spec_k_mode=spec.k_mode,
+        spec_tau=spec.tau,
+    )
 
 
 def _escalation(classification: Classification, tier: TierName, deserved: TierName) -> Escalation | None:
@@ -237,7 +233,7 @@ def _escalation(classification: Classification, tier: TierName, deserved: TierNa
     return Escalation(from_tier=tier, to_tier=deserved, reason=reason, applied=False)
 
 
-def _sampling(request: InferenceRequest, speed: int, step: Step) -> Sampling:
+def sampling_of(request: InferenceRequest, speed: int, step: Step) -> Sampling:
     """The dial's sampling with the user's own values over it.
 
     Only the dial's max_tokens is cut, to half of the context, so that a prompt fits beside it; the user's own is kept.
