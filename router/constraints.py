@@ -11,6 +11,10 @@ Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh"]
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 
 
+GivenLimits = tuple[tuple[Limit, float], ...]
+"""The limits of a request, with what they allow."""
+
+
 class Violation(NamedTuple):
     """A limit that will probably not be kept."""
 
@@ -25,14 +29,14 @@ class Violation(NamedTuple):
         return self.predicted.upper / self.allowed
 
 
-def given_limits(constraints: Constraints | None) -> tuple[tuple[Limit, float], ...]:
+def given_limits(constraints: Constraints | None) -> GivenLimits:
     """The limits that a request sets."""
     if constraints is None:
         return ()
     return tuple((limit, value) for limit in LIMITS if (value := getattr(constraints, limit)) is not None)
 
 
-def broken_limits(limits: tuple[tuple[Limit, float], ...], prediction: Prediction) -> tuple[Violation, ...]:
+def broken_limits(limits: GivenLimits, prediction: Prediction) -> tuple[Violation, ...]:
     """The limits that the prediction breaks, the worst first.
 
     A limit is kept where even the upper estimate is within it: it is meant as a promise, not as an average.

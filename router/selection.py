@@ -1,32 +1,36 @@
-"""Which tier a prompt gets in auto mode: what its difficulty deserves, shifted by a goal, within the user's limits.
+"""Which tier a prompt gets: what its difficulty deserves, shifted by a goal, within the user's limits.
 
-**The wanted tier.** The difficulty's own; a goal counts the prompt as two points easier or harder:
+**The wanted tier.** In auto mode the difficulty's own, which a goal shades:
 
-    cheaper, greener   difficulty - 2. A safety-critical prompt keeps its own: it is not under-served for a goal.
-    better             difficulty + 2
-    faster             unchanged; but of the tiers from the wanted one upwards, the weakest whose predicted total time
-                       is within a tenth of the fastest's
+    cheaper, greener   counted as two points easier. A safety-critical prompt keeps its tier: no goal under-serves it.
+    better             counted as two points harder
+    faster             of the tiers from the wanted one upwards, the weakest whose predicted total time is within a
+                       tenth of the fastest's
 
-Two points are at most one tier, and none where the difficulty is at a tier's upper end: a goal shades the choice.
+Two points are at most one tier, and none where the difficulty is at the tier's other end.
 
 **The limits.** Of the tiers that keep all of them, the nearest to the wanted one; of two as near, the stronger. If none
-does, the one whose worst violation is least, and of equals the nearest. Limits are the user's explicit word: they win over
-goal and difficulty, also for a safety-critical prompt, and the trace says what gave way.
+does, the one whose worst violation is least; of equals, again the nearest. Limits are the user's explicit word: they
+win over difficulty and goal, also for a safety-critical prompt.
 
-So a harder prompt never gets a lower tier, all else equal; and where a limit can be kept, it is kept also by the plan
-for a tighter one.
+In manual mode the tier is the user's: limits are only checked, and a goal is refused with the request.
+
+So a harder prompt never gets a lower tier, all else equal; and where some tier keeps a limit, the plan for a tighter
+one does not break it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from router.constraints import Limit, Violation, broken_limits
+from router.classify import Classification
+from router.constraints import GivenLimits, Violation, broken_limits, given_limits
+from router.dials import DEFAULT_POWER, power_for_difficulty, tier_for_power
 from router.predict import Prediction
-from router.request import Goal
-from router.signals import Category
-from router.tiers import TIER_NAMES, TierName
+from router.request import Goal, InferenceRequest
+from router.tiers import TIER_NAMES, Profile, TierName
 
 GOAL_POINTS: dict[Goal, int] = {"faster": 0, "cheaper": -2, "greener": -2, "better": 2}
 """By how many points of difficulty (1-10) a goal shifts the wanted tier."""
@@ -36,8 +40,8 @@ FAST_ENOUGH = 1.1
 Predict = Callable[[TierName], Prediction]
 
 
-class Choice(NamedTuple):
-    """A chosen tier and how it does."""
+class Candidate(NamedTuple):
+    """A tier, and how it does."""
 
     tier: TierName
     prediction: Prediction
@@ -45,49 +49,93 @@ class Choice(NamedTuple):
     """Limits that it will probably break, the worst first."""
 
 
-def difficulty_for_goal(difficulty: int, category: Category, goal: Goal | None) -> int:
-    """The difficulty (1-10) that a prompt counts as."""
-    if goal is None:
-        return difficulty
-    points = GOAL_POINTS[goal]
-    if points < 0 and category == "safety_critical":
-        return difficulty
-    return min(10, max(1, difficulty + points))
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The tier for a request, and how it came about."""
+
+    deserved: TierName
+    """By difficulty alone."""
+    wanted: TierName
+    """With the goal, or as the power dial says; before the limits."""
+    tier: TierName
+    power: int
+    """Power (0-100) in the tier's range; the nearest to what was wanted."""
+    counted_difficulty: int
+    """The difficulty (1-10) that the goal makes of the prompt's own."""
+    candidates: tuple[Candidate, ...] = ()
+    """The tiers of which a prediction was needed."""
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """How the tier does; None where neither limits nor goal asked for a prediction."""
+        return next((candidate for candidate in self.candidates if candidate.tier == self.tier), None)
+
+    @property
+    def broken(self) -> tuple[Violation, ...]:
+        """Limits that give way, the worst first."""
+        return self.chosen.broken if self.chosen else ()
 
 
-def choose(wanted: TierName, limits: tuple[tuple[Limit, float], ...], goal: Goal | None, predict: Predict) -> Choice:
-    """The tier for a prompt that wants one, within limits.
+def select(request: InferenceRequest, classification: Classification, profile: Profile, predict: Predict) -> Selection:
+    """The tier for a request; `predict` is called only where limits or a goal need it."""
+    deserved = tier_for_power(profile, power_for_difficulty(classification.difficulty))
+    limits = given_limits(request.constraints)
+    if request.mode == "manual":
+        power = DEFAULT_POWER if request.power is None else request.power
+        tier = tier_for_power(profile, power)
+        candidates = (_judged(tier, limits, predict),) if limits else ()
+        return Selection(deserved, tier, tier, power, classification.difficulty, candidates)
 
-    Args:
-        wanted: the tier that the prompt's difficulty and the goal ask for.
-        limits: what must be kept; may be empty.
-        goal: only `faster` matters here.
-        predict: what the answer will take on a tier.
-    """
-    choices = [judged(name, limits, predict) for name in TIER_NAMES]
-    keeping = [choice for choice in choices if not choice.broken]
-    if keeping and goal == "faster":
-        return _fastest(wanted, keeping)
+    counted = _counted_difficulty(classification, request.goal)
+    power = power_for_difficulty(counted)
+    wanted = tier_for_power(profile, power)
+    if not limits and request.goal != "faster":
+        return Selection(deserved, wanted, wanted, power, counted)
+    tier, candidates = _nearest(wanted, limits, request.goal, predict)
+    low, high = profile.tiers[tier].power
+    return Selection(deserved, wanted, tier, min(max(power, low), high), counted, candidates)
+
+
+def _counted_difficulty(classification: Classification, goal: Goal | None) -> int:
+    points = 0 if goal is None else GOAL_POINTS[goal]
+    if points < 0 and classification.category == "safety_critical":
+        points = 0
+    return min(10, max(1, classification.difficulty + points))
+
+
+def _nearest(
+    wanted: TierName, limits: GivenLimits, goal: Goal | None, predict: Predict
+) -> tuple[TierName, tuple[Candidate, ...]]:
+    """The tier, and all that were looked at."""
+    if goal != "faster":
+        first = _judged(wanted, limits, predict)
+        if not first.broken:
+            return wanted, (first,)  # nothing is nearer
+    candidates = tuple(_judged(name, limits, predict) for name in TIER_NAMES)
+    keeping = [candidate for candidate in candidates if not candidate.broken]
+    if goal == "faster" and (fastest := _fastest(wanted, keeping)):
+        return fastest, candidates
     if keeping:
-        return min(keeping, key=lambda choice: _distance(choice, wanted))
-    return min(choices, key=lambda choice: (choice.broken[0].ratio, _distance(choice, wanted)))
+        return min(keeping, key=lambda candidate: _apart(candidate.tier, wanted)).tier, candidates
+    least = min(candidates, key=lambda candidate: (candidate.broken[0].ratio, _apart(candidate.tier, wanted)))
+    return least.tier, candidates
 
 
-def judged(tier: TierName, limits: tuple[tuple[Limit, float], ...], predict: Predict) -> Choice:
-    """How a given tier does."""
+def _judged(tier: TierName, limits: GivenLimits, predict: Predict) -> Candidate:
     prediction = predict(tier)
-    return Choice(tier, prediction, broken_limits(limits, prediction))
+    return Candidate(tier, prediction, broken_limits(limits, prediction))
 
 
-def _distance(choice: Choice, wanted: TierName) -> tuple[int, int]:
-    """Sorts by how far a tier is from the wanted one, of two as far the stronger first."""
-    apart = TIER_NAMES.index(choice.tier) - TIER_NAMES.index(wanted)
-    return abs(apart), -apart
+def _apart(tier: TierName, wanted: TierName) -> tuple[int, int]:
+    """Sorts by how far a tier is from the wanted one; of two as far, the stronger first."""
+    steps = TIER_NAMES.index(tier) - TIER_NAMES.index(wanted)
+    return abs(steps), -steps
 
 
-def _fastest(wanted: TierName, keeping: list[Choice]) -> Choice:
-    good_enough = [choice for choice in keeping if TIER_NAMES.index(choice.tier) >= TIER_NAMES.index(wanted)]
+def _fastest(wanted: TierName, keeping: list[Candidate]) -> TierName | None:
+    """Of those that are good enough; None where none is."""
+    good_enough = [candidate for candidate in keeping if TIER_NAMES.index(candidate.tier) >= TIER_NAMES.index(wanted)]
     if not good_enough:
-        return min(keeping, key=lambda choice: _distance(choice, wanted))
-    most_ms = FAST_ENOUGH * min(choice.prediction.total_ms.expected for choice in good_enough)
-    return next(choice for choice in good_enough if choice.prediction.total_ms.expected <= most_ms)
+        return None
+    most_ms = FAST_ENOUGH * min(candidate.prediction.total_ms.expected for candidate in good_enough)
+    return next(c.tier for c in good_enough if c.prediction.total_ms.expected <= most_ms)
