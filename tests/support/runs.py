@@ -9,7 +9,7 @@ from router.tiers import TierName
 
 
 def run(tier: TierName = "eco", **over: Any) -> RunReport:
-    """A maths answer of 51 tokens: 20 ms of waiting, first token at 100 ms, then one every 20 ms; 1 W, 1 USD an hour."""
+    """A maths answer of 51 tokens: 20 ms waited, first token at 100 ms, then one every 20 ms; 1 W, 1 USD an hour."""
     values: dict[str, Any] = {
         "family": "math",
         "ttft_ms": 100.0,
