@@ -20,7 +20,7 @@ class HalfLife(NamedTuple):
 class Fading(NamedTuple):
     """Statistics of the values so far. `NO_VALUES` is where one begins."""
 
-    count: float = 0.0
+    weight: float = 0.0
     """Sum of the weights: the effective number of values."""
     mean: float = 0.0
     squares: float = 0.0
@@ -29,11 +29,11 @@ class Fading(NamedTuple):
     @property
     def deviation(self) -> float:
         """Weighted standard deviation of the values (of a population: 0 for a single one)."""
-        return sqrt(self.squares / self.count) if self.count > 0 else 0.0
+        return sqrt(self.squares / self.weight) if self.weight > 0 else 0.0
 
     def faded(self, kept: float) -> Fading:
         """With every weight times `kept` (0-1): mean and deviation stay."""
-        return Fading(self.count * kept, self.mean, self.squares * kept)
+        return Fading(self.weight * kept, self.mean, self.squares * kept)
 
     def with_value(self, value: float) -> Fading:
         """With one more value, of weight 1."""
@@ -41,13 +41,13 @@ class Fading(NamedTuple):
 
     def merged(self, other: Fading) -> Fading:
         """The statistics of both streams' values together."""
-        count = self.count + other.count
-        if count <= 0:
+        weight = self.weight + other.weight
+        if weight <= 0:
             return self
         apart = other.mean - self.mean
-        share = other.count / count
+        share = other.weight / weight
         return Fading(
-            count, self.mean + apart * share, self.squares + other.squares + apart * apart * self.count * share
+            weight, self.mean + apart * share, self.squares + other.squares + apart * apart * self.weight * share
         )
 
 

@@ -161,9 +161,9 @@ class _Cell(NamedTuple):
     def summary(self) -> RunSummary:
         """As the router reads it."""
         told = {
-            name: Recent(quantity.mean, quantity.deviation, quantity.count)
+            name: Recent(quantity.mean, quantity.deviation, quantity.weight)
             for name, quantity in self.quantities._asdict().items()
-            if quantity.count > 0
+            if quantity.weight > 0
         }
         reasons = zip(FINISH_REASONS, self.endings, strict=True)
         shares = {reason: ended / self.runs for reason, ended in reasons if ended > 0 and self.runs > 0}

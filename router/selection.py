@@ -83,8 +83,8 @@ def select(request: InferenceRequest, classification: Classification, profile: P
     if request.mode == "manual":
         power = DEFAULT_POWER if request.power is None else request.power
         tier = tier_for_power(profile, power)
-        candidates = (_judged(tier, limits, predict),) if limits else ()
-        return Selection(deserved, tier, tier, power, classification.difficulty, candidates)
+        checked = (_judged(tier, limits, predict),) if limits else ()
+        return Selection(deserved, tier, tier, power, classification.difficulty, checked)
 
     counted = _counted_difficulty(classification, request.goal)
     power = power_for_difficulty(counted)

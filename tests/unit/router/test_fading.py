@@ -21,15 +21,15 @@ def of(numbers: list[float]) -> Fading:
 
 def close(one: Fading, other: Fading) -> bool:
     scale = 1 + max(abs(one.mean), abs(other.mean), one.deviation)
-    return (one.count, one.mean, one.deviation) == pytest.approx(
-        (other.count, other.mean, other.deviation), abs=1e-6 * scale
+    return (one.weight, one.mean, one.deviation) == pytest.approx(
+        (other.weight, other.mean, other.deviation), abs=1e-6 * scale
     )
 
 
 @given(values)
 def test_without_fading_they_are_the_plain_mean_and_deviation(numbers: list[float]) -> None:
     seen = of(numbers)
-    assert seen.count == len(numbers)
+    assert seen.weight == len(numbers)
     assert seen.mean == pytest.approx(fmean(numbers), abs=1e-6 * (1 + max(map(abs, numbers))))
     assert seen.deviation == pytest.approx(pstdev(numbers), abs=1e-5 * (1 + max(map(abs, numbers))))
 
@@ -45,16 +45,16 @@ def test_fading_leaves_mean_and_deviation_and_takes_weight(numbers: list[float],
     before, after = of(numbers), of(numbers).faded(kept)
     assert after.mean == before.mean
     assert after.deviation == pytest.approx(before.deviation)
-    assert after.count == pytest.approx(before.count * kept)
+    assert after.weight == pytest.approx(before.weight * kept)
 
 
 def test_a_newer_value_weighs_more() -> None:
     seen = of([0.0]).faded(0.5).with_value(30.0)
-    assert (seen.count, seen.mean) == (1.5, 20.0)
+    assert (seen.weight, seen.mean) == (1.5, 20.0)
 
 
 def test_nothing_has_no_weight_and_merges_into_anything() -> None:
-    assert (NO_VALUES.count, NO_VALUES.deviation) == (0, 0)
+    assert (NO_VALUES.weight, NO_VALUES.deviation) == (0, 0)
     assert NO_VALUES.merged(NO_VALUES) == NO_VALUES
     assert of([5.0]).merged(NO_VALUES) == of([5.0]) == NO_VALUES.merged(of([5.0]))
 

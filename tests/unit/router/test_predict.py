@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, isfinite, isnan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,8 @@ def predicted(state: TierState = WARM, max_tokens: int = 101, **figures: float) 
 
 
 def sure(**means: float) -> RunSummary:
-    return RunSummary(runs=SURE, **{name: Recent(value, 0.0, SURE) for name, value in means.items()})
+    known: dict[str, Any] = {name: Recent(value, 0.0, SURE) for name, value in means.items()}
+    return RunSummary(runs=SURE, **known)
 
 
 def test_a_tier_of_which_nothing_is_known_has_the_profiles_figures() -> None:
@@ -42,7 +44,7 @@ def test_a_tier_of_which_nothing_is_known_has_the_profiles_figures() -> None:
 
 def test_a_tier_without_figures_has_the_baselines() -> None:
     made = predicted()
-    assert (made.ttft_ms.expected, made.tokens_per_s) == (pytest.approx(100), pytest.approx(50))
+    assert (made.ttft_ms.expected, made.tokens_per_s) == pytest.approx((100, 50))
 
 
 def test_many_runs_overrule_the_profile_and_cost_and_energy_are_those_of_the_time_on_the_engine() -> None:
@@ -57,7 +59,7 @@ def test_many_runs_overrule_the_profile_and_cost_and_energy_are_those_of_the_tim
 
 def test_without_runs_energy_and_cost_are_the_tiers() -> None:
     made = predicted(max_tokens=1, expected_ttft_ms=3_600_000.0)
-    assert (made.energy_wh.expected, made.cost_usd.expected) == (pytest.approx(100), pytest.approx(1))
+    assert (made.energy_wh.expected, made.cost_usd.expected) == pytest.approx((100, 1))
 
 
 def test_the_familys_own_runs_overrule_the_tiers() -> None:

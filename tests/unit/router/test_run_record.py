@@ -37,7 +37,7 @@ def test_a_run_is_summed_up_by_what_it_measured() -> None:
     assert (mean(summary.ttft_ms), mean(summary.engine_ttft_ms), mean(summary.total_ms)) == (100, 80, 1100)
     assert mean(summary.ms_per_token) == pytest.approx(20)
     assert mean(summary.tokens_per_s) == pytest.approx(51 / 1.08)
-    assert (mean(summary.watts), mean(summary.usd_per_hour)) == (pytest.approx(1), pytest.approx(1))
+    assert (mean(summary.watts), mean(summary.usd_per_hour)) == pytest.approx((1, 1))
     assert (summary.draft_tokens, summary.acceptance_rate) == (40, 0.25)
     assert summary.energy_wh_per_token == summary.cost_usd_per_token == pytest.approx(1.08 / 3600 / 51)
     assert summary.finish_reasons == {"stop": 1}
