@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from router.runs import NO_RUNS, RunSummary
+from router.signals import Category
 from router.tiers import Drafts, TierName
 
 
@@ -34,10 +36,10 @@ class TierState:
     drafts: Drafts | None = None
     """Who drafts; None where the step has no floor. `ngram` as soon as one replica has gone over."""
     drafts_reason: str | None = None
-    ttft_ms: float | None = None
-    tokens_per_s: float | None = None
-    acceptance_rate: float | None = None
-    energy_wh_per_token: float | None = None
+    recent: RunSummary = NO_RUNS
+    """Recent runs of all prompt families together."""
+    recent_by_family: Mapping[Category, RunSummary] = field(default_factory=lambda: MappingProxyType({}))
+    """The same by prompt family; one that is missing had none."""
 
     @property
     def warm(self) -> bool:

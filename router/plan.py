@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.classify import Classification, classify_prompt, estimate_tokens
-from router.dials import (
-    DEFAULT_POWER,
-    DEFAULT_SPEED,
-    Sampling,
-    power_for_difficulty,
-    sampling_for_speed,
-    tier_for_power,
-)
-from router.observation import Observation
-from router.request import InferenceRequest, Message, Mode, SpecWish
-from router.tiers import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, TierName
+from router.constraints import Violation
+from router.dials import DEFAULT_SPEED, Sampling, sampling_for_speed
+from router.observation import Observation, TierState
+from router.past_drafts import drafts_are_waste
+from router.predict import Prediction, predict
+from router.request import Goal, InferenceRequest, Message, Mode, SpecWish
+from router.runs import NO_RUNS, RunSummary
+from router.selection import Selection, select
+from router.selection_words import checked_constraints, goal_shift
+from router.signals import Category
+from router.steps import BuiltConfig, ClassifiedPrompt, PastDrafts, TierPool
+from router.tiers import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, Tier, TierName
 
 Clock = Callable[[], float]
 """Seconds from any start."""
@@ -53,7 +54,7 @@ class Escalation:
     to_tier: TierName
     reason: str
     applied: bool
-    """Whether the plan follows the advice; see `plan` for why it does not in manual mode."""
+    """Whether the plan follows the advice; see `plan` for why it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,26 @@ class Plan:
     classification: Classification
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
+    goal: Goal | None = None
+    prediction: Prediction | None = None
+    """What the answer will take; None where neither limits nor the goal asked for it."""
+    broken: tuple[Violation, ...] = ()
+    """The user's limits that it will probably break, the worst first."""
+    notes: tuple[str, ...] = ()
+    """What the goal and the limits did to the choice, in words."""
 
     def explain(self) -> str:
-        """Why this tier, in two plain sentences (the `reasoning` event's heuristic text)."""
+        """Why this tier, in a few plain sentences (the `reasoning` event's heuristic text)."""
         kind = self.classification.category.replace("_", " ")
         rated = f"a {kind} prompt of difficulty {self.classification.difficulty} of 10"
         why = "; ".join(self.classification.reasons[:3]) or "no special signals"
-        if self.mode == "auto":
-            choice = f"This looks like {rated} ({why}), so power {self.power} picks the {self.tier} tier."
-        else:
+        if self.mode == "manual":
             choice = f"You set power to {self.power}, which picks the {self.tier} tier for {rated} ({why})."
+        elif self.notes:
+            choice = f"This looks like {rated} ({why})."
+        else:
+            choice = f"This looks like {rated} ({why}), so power {self.power} picks the {self.tier} tier."
+        choice = " ".join((choice, *(f"{note[0].upper()}{note[1:]}." for note in self.notes)))
         readiness = "It is warm" if self.warm else f"It has to start first (about {self.cold_start_s:.0f} s)"
         if self.escalation is None:
             return f"{choice} {readiness}."
@@ -105,40 +116,35 @@ def plan(
 ) -> Plan:
     """The plan for a request: the same request, observation and profile always give the same one, durations aside.
 
-    AUTO: power follows the difficulty of the prompt. MANUAL: power is the user's. In both, speed is the user's or 50.
+    AUTO: power follows the difficulty of the prompt, shifted by the request's goal and within its limits; see
+    `router/selection.py`. MANUAL: power is the user's, and limits are only checked. In both, speed is the user's or 50.
 
-    A hard (8 or more) or safety-critical prompt that a manual power sends to a lower tier than its difficulty deserves
-    gets an escalation directive. It advises and is not applied: in manual mode the dial is the user's, who may know
-    better and pays; what the tier is good for is said in the trace and in `explain()`. In auto the power follows the
-    difficulty, so there is nothing to escalate.
+    A hard (8 or more) or safety-critical prompt that ends on a lower tier than its difficulty deserves (by manual
+    power, limits or a goal) gets an escalation directive. It advises and is not applied: dial, limits and goal are the
+    user's, who may know better and pays; what the tier is good for is said in the trace and in `explain()`.
     """
     watch = _Stopwatch(clock)
-    classification = _classify(request.chat())
-    watch.lap("classify_prompt", _classification_result(classification))
+    classification = classify_chat(request.chat())
+    watch.lap("classify_prompt", classified(classification).model_dump())
 
-    deserved = power_for_difficulty(classification.difficulty)
-    asked = DEFAULT_POWER if request.power is None else request.power
-    power = deserved if request.mode == "auto" else asked
     speed = DEFAULT_SPEED if request.speed is None else request.speed
-    tier = tier_for_power(profile, power)
-    state = observation.tier(tier)
-    warm, cold_start_s = state.warm, _cold_start_s(tier, observation, profile)
-    watch.lap(
-        "check_gpu_pool",
-        {
-            "tier": tier,
-            "gpu": profile.tiers[tier].gpu,
-            "running": state.running,
-            "starting": state.starting,
-            "pending": state.pending,
-            "warm": warm,
-            "cold_start_s": cold_start_s,
-            "queue_wait_ms": state.queue_wait_ms,
-            "reason": state.reason,
-        },
-    )
 
-    escalation = _escalation(classification, tier, tier_for_power(profile, deserved))
+    def predicted(name: TierName) -> Prediction:
+        return forecast(request, name, classification.category, observation, profile)
+
+    selection = select(request, classification, profile, predicted)
+    tier, notes = selection.tier, list[str]()
+    if request.goal is not None:
+        shift = goal_shift(request.goal, selection)
+        notes.append(shift.reason)
+        watch.lap("goal", shift.model_dump())
+    if checked := checked_constraints(request, selection):
+        notes.append(checked.reason)
+        watch.lap("constraints", checked.model_dump())
+    pool = tier_pool(tier, profile.tiers[tier], observation)
+    watch.lap("check_gpu_pool", pool.model_dump())
+
+    escalation = _escalation(classification, request, selection)
     if escalation is not None:
         watch.lap(
             "escalate",
@@ -150,40 +156,43 @@ def plan(
             },
         )
 
-    step = profile.step(tier, state.active_step)
-    sampling = _sampling(request, speed, step)
-    spec = spec_plan(step.speculation, request.spec or SpecWish())
-    watch.lap(
-        "build_config",
-        {
-            "power": power,
-            "speed": speed,
-            "tier": tier,
-            "step": step.name,
-            "target_model": step.target,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "spec_method": spec.method,
-            "spec_k": spec.k,
-            "spec_k_mode": spec.k_mode,
-            "spec_tau": spec.tau,
-        },
-    )
+    state = observation.tier(tier)
+    step, wish = profile.step(tier, state.active_step), request.spec or SpecWish()
+    sampling = sampling_of(request, speed, step)
+    past = state.recent_by_family.get(classification.category, NO_RUNS)
+    spec = spec_plan(step.speculation, wish, past)
+    if step.speculation is not None and drafts_are_waste(step.speculation, wish, past):
+        watch.lap("past_drafts", _past_drafts(past).model_dump())
+    watch.lap("build_config", built_config(selection.power, speed, tier, step, sampling, spec).model_dump())
     return Plan(
         mode=request.mode,
-        power=power,
+        power=selection.power,
         speed=speed,
         tier=tier,
         step=step,
         sampling=sampling,
         spec=spec,
-        warm=warm,
-        cold_start_s=cold_start_s,
+        warm=pool.warm,
+        cold_start_s=pool.cold_start_s,
         classification=classification,
         escalation=escalation,
         trace=tuple(watch.steps),
+        goal=request.goal,
+        prediction=selection.chosen.prediction if selection.chosen else None,
+        broken=selection.broken,
+        notes=tuple(notes),
     )
+
+
+def forecast(
+    request: InferenceRequest, name: TierName, category: Category, observation: Observation, profile: Profile
+) -> Prediction:
+    """What the answer to a request, a prompt of that category, will take on a tier."""
+    tier = profile.tiers[name]
+    state = observation.tiers.get(name) or TierState(cold_start_s=tier.cold_start_s)
+    speed = DEFAULT_SPEED if request.speed is None else request.speed
+    most = sampling_of(request, speed, profile.step(name, state.active_step)).max_tokens
+    return predict(tier, state, category, most, profile.baseline)
 
 
 class _Stopwatch:
@@ -200,7 +209,7 @@ class _Stopwatch:
         self._last = now
 
 
-def _classify(chat: tuple[Message, ...]) -> Classification:
+def classify_chat(chat: tuple[Message, ...]) -> Classification:
     """Classifies the last user message in its conversation; the last message of all where the user said nothing."""
     said = [message.content for message in chat if message.role == "user"] or [chat[-1].content]
     return classify_prompt(
@@ -210,34 +219,74 @@ def _classify(chat: tuple[Message, ...]) -> Classification:
     )
 
 
-def _classification_result(classification: Classification) -> Mapping[str, TraceValue]:
-    return {
-        "category": classification.category,
-        "difficulty": classification.difficulty,
-        "reasons": classification.reasons,
-    }
+def classified(classification: Classification) -> ClassifiedPrompt:
+    """A classification as the result of its step."""
+    return ClassifiedPrompt(
+        category=classification.category, difficulty=classification.difficulty, reasons=classification.reasons
+    )
 
 
-def _cold_start_s(tier: TierName, observation: Observation, profile: Profile) -> float:
-    """The estimate of the observation; of the profile where nothing was observed; 0 when warm."""
-    state = observation.tiers.get(tier)
-    if state is None:
-        return profile.tiers[tier].cold_start_s
-    return 0.0 if state.warm else state.cold_start_s
+def tier_pool(name: TierName, tier: Tier, observation: Observation) -> TierPool:
+    """A tier as it is now. Its cold start is the observed one; the registry's where nothing was observed."""
+    state, seen = observation.tier(name), name in observation.tiers
+    return TierPool(
+        tier=name,
+        gpu=tier.gpu,
+        running=state.running,
+        starting=state.starting,
+        pending=state.pending,
+        warm=state.warm,
+        cold_start_s=0.0 if state.warm else state.cold_start_s if seen else tier.cold_start_s,
+        queue_wait_ms=state.queue_wait_ms,
+        reason=state.reason,
+    )
 
 
-def _escalation(classification: Classification, tier: TierName, deserved: TierName) -> Escalation | None:
+def built_config(power: int, speed: int, tier: TierName, step: Step, sampling: Sampling, spec: SpecPlan) -> BuiltConfig:
+    """What was decided, as the result of its step."""
+    return BuiltConfig(
+        power=power,
+        speed=speed,
+        tier=tier,
+        step=step.name,
+        target_model=step.target,
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        spec_method=spec.method,
+        spec_k=spec.k,
+        spec_k_mode=spec.k_mode,
+        spec_tau=spec.tau,
+    )
+
+
+def _escalation(classification: Classification, request: InferenceRequest, selection: Selection) -> Escalation | None:
     grave = classification.category == "safety_critical"
     if not (grave or classification.difficulty >= ESCALATION_DIFFICULTY):
         return None
-    if TIER_NAMES.index(tier) >= TIER_NAMES.index(deserved):
+    if TIER_NAMES.index(selection.tier) >= TIER_NAMES.index(selection.deserved):
         return None
     what = "a safety-critical prompt" if grave else f"difficulty {classification.difficulty}"
-    reason = f"{what} deserves the {deserved} tier, but in manual mode your power setting is kept"
-    return Escalation(from_tier=tier, to_tier=deserved, reason=reason, applied=False)
+    if request.mode == "manual":
+        why = "in manual mode your power setting is kept"
+    elif selection.tier == selection.wanted:
+        why = f"you want it {request.goal}"
+    else:
+        why = "your limits are kept" if not selection.broken else "your limits come first"
+    reason = f"{what} deserves the {selection.deserved} tier, but {why}"
+    return Escalation(from_tier=selection.tier, to_tier=selection.deserved, reason=reason, applied=False)
 
 
-def _sampling(request: InferenceRequest, speed: int, step: Step) -> Sampling:
+def _past_drafts(past: RunSummary) -> PastDrafts:
+    rate = past.accepted_tokens / past.draft_tokens
+    return PastDrafts(
+        draft_tokens=past.draft_tokens,
+        acceptance_rate=rate,
+        reason=f"{rate:.1%} of the recent drafts for such prompts were accepted on this tier, so none are made",
+    )
+
+
+def sampling_of(request: InferenceRequest, speed: int, step: Step) -> Sampling:
     """The dial's sampling with the user's own values over it.
 
     Only the dial's max_tokens is cut, to half of the context, so that a prompt fits beside it; the user's own is kept.
@@ -250,9 +299,9 @@ def _sampling(request: InferenceRequest, speed: int, step: Step) -> Sampling:
     )
 
 
-def spec_plan(speculation: Speculation | None, wish: SpecWish) -> SpecPlan:
-    """What a step of that speculation does for a request with that wish."""
-    if speculation is None or not wish.enabled:
+def spec_plan(speculation: Speculation | None, wish: SpecWish, past: RunSummary = NO_RUNS) -> SpecPlan:
+    """What a step of that speculation does for a request with that wish, after those runs of its kind of prompt."""
+    if speculation is None or not wish.enabled or drafts_are_waste(speculation, wish, past):
         return NO_SPECULATION
     k = speculation.k if wish.k is None else wish.k
     if k == 0:

@@ -9,6 +9,7 @@ from pydantic import Field, StrictBool, model_validator
 from router.tiers import Frozen, Power
 
 Mode = Literal["auto", "manual"]
+Goal = Literal["faster", "cheaper", "greener", "better"]
 
 
 class Message(Frozen):
@@ -51,6 +52,9 @@ class InferenceRequest(Frozen):
     speed: Power | None = Field(default=None, description="Speed dial, 0-100 (default 50).")
     spec: SpecWish | None = Field(default=None, description="Speculative decoding wishes.")
     constraints: Constraints | None = Field(default=None, description="Limits that the plan should keep.")
+    goal: Goal | None = Field(
+        default=None, description="What matters most, in auto mode: shifts the tier as `router/selection.py` says."
+    )
     max_tokens: int | None = Field(
         default=None, ge=1, description="Most completion tokens; default from the speed dial."
     )
@@ -70,6 +74,8 @@ class InferenceRequest(Frozen):
             raise ValueError("give exactly one of `prompt` and `messages`")
         if self.mode == "auto" and self.power is not None:
             raise ValueError("`power` is set by the prompt in auto mode; send mode `manual` to turn it yourself")
+        if self.mode == "manual" and self.goal is not None:
+            raise ValueError("`goal` shifts the choice of auto mode; in manual mode `power` is the choice")
         return self
 
     def chat(self) -> tuple[Message, ...]:

@@ -11,6 +11,7 @@ from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.errors import ConfigError
+from router.run_record import RunSettings
 from router.tiers import Frozen, Profile
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -74,6 +75,7 @@ class AppConfig(Profile):
         default=SpeculationSettings(), description="The controller of speculative depth."
     )
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
+    runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 
 

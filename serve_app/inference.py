@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from router.plan import Plan
 from router.request import InferenceRequest
+from router.runs import RunReport
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
@@ -16,6 +17,7 @@ from serve_app.errors import ApiError, Failure, error_data, raise_if_late
 from serve_app.events import PING, config_data, event, metrics_data
 from serve_app.inbox import Inbox, Tick
 from serve_app.pool_view import PoolView
+from serve_app.run_reports import run_report
 from sustainability.factors import Factors
 
 logger = logging.getLogger("ray.serve")
@@ -51,6 +53,8 @@ class InferenceStream:
         pool: tells why a cold tier is not there yet.
         factors: for the `metrics` event.
         arrived_s: monotonic clock at arrival, s.
+        report: takes what a finished request was like; None: nobody wants to know. Requests for the stub engine
+            (`mock`) tell nothing of the tier and are not reported.
     """
 
     request_id: str
@@ -61,6 +65,7 @@ class InferenceStream:
     pool: PoolView
     factors: Factors
     arrived_s: float
+    report: Callable[[RunReport], None] | None = None
     _early: list[StreamItem] = field(default_factory=list)
     _admitted_s: float | None = None
     _first_token_s: float | None = None
@@ -206,4 +211,6 @@ class InferenceStream:
             first_token_s=self._first_token_s,
             ended_s=ended_s,
         )
+        if self.report is not None and not self.wish.mock:
+            self.report(run_report(self.plan, metrics))
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from cluster.autoscaling import ScalingSettings
 from router.request import Constraints, InferenceRequest, Message, SpecWish
+from router.run_record import RunSettings
 from router.tiers import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
 from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
 from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
@@ -30,6 +31,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     StubSettings,
     IngressSettings,
     ScalingSettings,
+    RunSettings,
     InferenceRequest,
     SpecWish,
     Constraints,
@@ -75,7 +77,9 @@ def test_the_list_above_is_complete() -> None:
     assert found - elsewhere <= set(CONFIG_CLASSES)
 
 
-@pytest.mark.parametrize("kind", [AppConfig, Limits, Relay, StubSettings, IngressSettings], ids=lambda k: k.__name__)
+@pytest.mark.parametrize(
+    "kind", [AppConfig, Limits, Relay, StubSettings, RunSettings, IngressSettings], ids=lambda k: k.__name__
+)
 def test_every_setting_of_the_application_is_in_the_readme(kind: type[BaseModel]) -> None:
     # `profile_reason` is told by the application, not to it.
     text = README.read_text(encoding="utf-8")
