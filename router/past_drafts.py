@@ -12,11 +12,10 @@ reach tau (Markov's inequality): the others would be stopped by it.
 
 from __future__ import annotations
 
-from math import sqrt
-
 from router.request import SpecWish
 from router.runs import RunSummary
 from router.tiers import Speculation
+from router.wilson import highest_likely_rate
 
 NEAR_ZERO = 0.02
 """Acceptance rate (0-1) under which drafts are waste whatever tau is: a draft of k_max tokens costs some percent of a
@@ -42,16 +41,6 @@ def drafts_are_waste(speculation: Speculation, wish: SpecWish, past: RunSummary)
     decided = wish.model_fields_set or speculation.k != "auto" or speculation.floor is not None
     if decided or past.draft_tokens <= 0:
         return False
-    return upper_rate(past.accepted_tokens, past.draft_tokens) < max(NEAR_ZERO, SHARE_OF_TAU * speculation.tau)
-
-
-def upper_rate(accepted: float, drafted: float) -> float:
-    """Upper end of Wilson's interval of an acceptance rate.
-
-        (n p + z^2 / 2 + z sqrt(n p (1 - p) + z^2 / 4)) / (n + z^2)
-
-    with p = accepted / drafted and n = drafted / `RUN_TOKENS`.
-    """
-    rate, trials, z2 = min(1.0, accepted / drafted), drafted / RUN_TOKENS, CERTAIN_Z * CERTAIN_Z
-    spread = CERTAIN_Z * sqrt(trials * rate * (1 - rate) + z2 / 4)
-    return (trials * rate + z2 / 2 + spread) / (trials + z2)
+    rate = min(1.0, past.accepted_tokens / past.draft_tokens)
+    bound = max(NEAR_ZERO, SHARE_OF_TAU * speculation.tau)
+    return highest_likely_rate(past.draft_tokens / RUN_TOKENS, rate, CERTAIN_Z) < bound

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import sqrt
 
 from router.tiers import Drafts
+from router.wilson import highest_likely_rate
 from serve_app.speculation.settings import FallbackSettings
 from serve_app.speculation.window import Window
 
@@ -41,17 +41,3 @@ class DraftChoice:
     def told(self, drafts: Drafts) -> DraftChoice:
         """The choice when somebody says who shall draft; own drafts are then judged afresh."""
         return DraftChoice(drafts, "told to")
-
-
-def highest_likely_rate(trials: float, rate: float, z: float) -> float:
-    """The highest acceptance rate that is still likely: upper end of Wilson's score interval.
-
-    Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
-
-    Args:
-        trials: how many, above 0.
-        rate: of them, accepted (0-1).
-        z: half width of the interval, standard deviations.
-    """
-    part = z * z / trials
-    return (rate + part / 2 + z * sqrt(rate * (1 - rate) / trials + part / (4 * trials))) / (1 + part)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from router.past_drafts import drafts_are_waste, upper_rate
+from router.past_drafts import drafts_are_waste
 from router.plan import NO_SPECULATION, spec_plan
 from router.request import SpecWish
 from router.runs import RunSummary
@@ -64,21 +62,3 @@ def test_a_depth_that_the_profile_fixes_is_kept() -> None:
 def test_a_step_that_judges_its_own_draft_goes_on_drafting() -> None:
     judging = step(method="draft_model", draft="small", floor=0.05)
     assert spec_plan(judging, NO_WISH, WASTE).enabled
-
-
-def test_wilsons_upper_end_is_what_a_hand_computes() -> None:
-    # 100 trials of 8 tokens, none accepted, z = 2: z^2 / (n + z^2).
-    assert upper_rate(0, 800) == pytest.approx(4 / 104)
-    # p = 0.5, n = 100: (0.5 + 0.02 + 2 sqrt(0.0025 + 0.0001)) / 1.04
-    assert upper_rate(400, 800) == pytest.approx((0.52 + 2 * 0.0026**0.5) / 1.04)
-
-
-def test_next_to_no_evidence_leaves_everything_possible() -> None:
-    assert upper_rate(0.0, 1e-308) == 1
-
-
-@given(st.floats(1e-6, 1e6), st.floats(0, 1))
-def test_the_upper_end_is_a_rate_over_the_measured_one_and_nears_it_with_evidence(drafted: float, rate: float) -> None:
-    upper = upper_rate(drafted * rate, drafted)
-    assert rate - 1e-9 <= upper <= 1 + 1e-9
-    assert upper_rate(10 * drafted * rate, 10 * drafted) <= upper + 1e-9
