@@ -3,7 +3,7 @@
 Every entry names a subject or a task. None of them is a judgement on the prompt ("hard", "important", "urgent"),
 the name of a tier, or the wording of a benchmark's template: what a prompt says of itself must not move its tier.
 The words, weights and thresholds are this project's own choice, checked by hand on public benchmark prompts
-(HumanEval, GSM8K, Spec-Bench), not learned.
+(HumanEval, GSM8K, Spec-Bench), not learned; what is learned is in `router.gain_curves`.
 
 Words are written as the classifier folds them: lower case, Latin accents off, every other mark a space
 ("can't" is "can t"). `wide` holds terms of scripts outside Latin-1, found as substrings: some have no spaces.
@@ -589,6 +589,8 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
     ),
 )  # fmt: skip
 
+HARD_POINTS = 4
+"""A signal of so many points is a hard one: what is learned of prompts' forms takes nothing from it."""
 ARITHMETIC_ALONE_POINTS = -2
 """A bare sum ("12 * 7 = ?") is easier than the category's base."""
 
@@ -616,6 +618,15 @@ SIMPLE_MAX_WORDS = 30
 SIMPLE_MAX_TOKENS = 60
 """The same limit for scripts without spaces, in estimated tokens."""
 EASIEST_MAX_WORDS = 12
+
+# --- form of a text -------------------------------------------------------------------------------------------------
+
+FUNCTION_WORDS = _words(
+    "a an the of to in on at by for from with as and or but nor if then than that this these those which who whom what "
+    "when where how it its is are was were be been being has have had do does did not no he she they his her their "
+    "them him i you we my your our will would can could may might should shall must there here about into over under "
+    "after before between through during because so such only also very"
+)
 
 # --- words to the router, not to the model --------------------------------------------------------------------------
 
