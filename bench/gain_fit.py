@@ -23,8 +23,9 @@ KNOTS = 6
 """Knots of a curve, at most."""
 TAILS = 0.02
 """This share of the values at either end lies beyond the outermost knots, where curves are flat."""
-STIFFNESSES = (2.0, 4.0, 8.0, 16.0, 32.0)
-"""Weights of the penalties to choose from."""
+STIFFNESSES = (2.0, 4.0, 8.0)
+"""Weights of the penalties to choose from. Stiffer ones can have a smaller squared error on a few hundred outcomes, yet
+order prompts worse."""
 RIDGE = 1e-6
 """Makes the equations solvable where a feature says nothing."""
 DECIMALS = 4

@@ -29,7 +29,7 @@ from bench.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
 from bench.plot import curves
 from bench.report import REPOSITORY, Value, print_report, provenance, write_json
 from bench.stats import percentile
-from bench.train_router import FOLDS, Task, train
+from bench.train_router import Task, train
 from router.classify import Ruling, shifted
 from router.gain_curves import GAIN_MODEL
 from router.gain_model import GainModel
@@ -38,6 +38,7 @@ from router.plan import plan
 from router.request import InferenceRequest
 from router.tiers import Profile
 
+FOLDS: Final = 10
 REPETITIONS: Final = 10
 """Of the cross-validation, each with other folds."""
 RESAMPLES: Final = 1000

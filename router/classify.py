@@ -54,7 +54,7 @@ class Ruling:
     difficulty: int
     """1-10."""
     low: int
-    """No shift goes below this difficulty: the category's least, or the rules' own where a hard signal gave it."""
+    """No shift goes below this difficulty: the least of such prompts, or the rules' own where that must be kept."""
     high: int
     """No shift goes above this difficulty."""
     reasons: tuple[str, ...]
@@ -97,7 +97,7 @@ def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Rulin
 
     category, why = _category(task, shape, tokens, arithmetic)
     form = _form(shape, category)
-    found = _found(task, signals.DIFFICULTY_SIGNALS)
+    found = _found(task, signals.OPTION_SIGNALS if form.options else signals.DIFFICULTY_SIGNALS)
     harder = tuple(reason for _, reason in found)
     if category == "general_reasoning" and not harder and _is_simple(shape, tokens):
         category, why = "simple_question", ("short question or greeting",)
@@ -111,12 +111,15 @@ def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Rulin
     difficulty += long_points
     if safety:
         category, why = "safety_critical", safety
-    low, high = signals.DIFFICULTY_RANGE[category]
+    least, most = signals.DIFFICULTY_RANGE[category]
     if estimate_tokens(text) >= signals.LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
-        low, high = signals.LONG_CONTEXT_DIFFICULTY, max(high, signals.LONG_CONTEXT_DIFFICULTY)
-    difficulty = min(max(difficulty, low), high)
-    if safety or any(points >= signals.HARD_POINTS for points, _ in found):
-        low = difficulty
+        least, most = signals.LONG_CONTEXT_DIFFICULTY, max(most, signals.LONG_CONTEXT_DIFFICULTY)
+    difficulty = min(max(difficulty, least), most)
+    kept = category in signals.NEVER_EASIER or any(points >= signals.HARD_POINTS for points, _ in found)
+    low = difficulty if kept else least
+    high = min(most, max(difficulty, signals.FORM_HIGHEST))
+    if category in signals.FORM_SAYS_NOTHING:
+        low = high = difficulty
     return Ruling(category, difficulty, low, high, why + harder + long_reasons, form, len(shape.words))
 
 

@@ -15,12 +15,16 @@ from typing import NamedTuple
 from router.answer_form import AnswerForm
 from router.surface import Surface
 
-POINTS_PER_GAIN = 30.0
-"""Points of difficulty per unit of expected gain, before they are bounded: where the strong model is expected to answer
-three more of 100 such prompts than it does of others, they are about one point harder. This project's own choice, as
-is MAX_POINTS."""
-MAX_POINTS = 3.0
-"""The model adds or takes less than so many points of difficulty; it nears them as tanh does, which keeps the order."""
+POINTS_PER_GAIN = 40.0
+"""Points of difficulty per unit of expected gain, before they are bounded: a prompt is one point harder where the
+strong model is expected to answer two or three more of 100 such prompts. Our own choice, as are the numbers below."""
+MOST_ADDED = 4.0
+"""The model adds less than so many points of difficulty; it nears them as tanh does, which keeps the order."""
+MOST_TAKEN = 2.0
+"""The same for what it takes away: an answer from too small a model costs more than one from too large a one."""
+PLAIN_GAIN = -0.03
+"""Expected gain (over that of all prompts) at which nothing is added: about that of plain prose, which the rules were
+made for. With it the mean difficulty of the prompts that the model was trained on stays what the rules alone say."""
 FADE_WORDS = (8, 30)
 """Up to so many words a text has no form to speak of and the model says nothing; from so many on it says all."""
 REASONS = 3
@@ -77,7 +81,7 @@ class LearnedShift(NamedTuple):
     """What the model makes of a text."""
 
     points: float
-    """Points of difficulty to add, within +-MAX_POINTS."""
+    """Points of difficulty to add, from -MOST_TAKEN to MOST_ADDED."""
     reasons: tuple[str, ...]
     """Its strongest parts that point the same way, strongest first; numbers of the text's form, none of its words."""
 
@@ -106,10 +110,11 @@ class GainModel:
         if share == 0.0:
             return LearnedShift(0.0, ())
         parts = self.parts(text)
-        gain = sum(parts)
-        points = share * MAX_POINTS * math.tanh(gain * POINTS_PER_GAIN / MAX_POINTS)
+        gain = sum(parts) - PLAIN_GAIN
         if gain == 0.0:
             return LearnedShift(0.0, ())
+        most = MOST_ADDED if gain > 0 else MOST_TAKEN
+        points = share * most * math.tanh(gain * POINTS_PER_GAIN / most)
         return LearnedShift(points, _reasons(text, [part * points / gain for part in parts], points))
 
 

@@ -214,6 +214,7 @@ def _classification_result(classification: Classification) -> Mapping[str, Trace
     return {
         "category": classification.category,
         "difficulty": classification.difficulty,
+        "score": round(classification.score, 2),
         "reasons": classification.reasons,
     }
 

@@ -1,7 +1,8 @@
 """The outward form of a text in a few numbers, in linear time: how long its words are, how much of it is digits, ...
 
 None of them looks for a word of a subject or of a template, and none asks for the letters' case: who shouts is not
-rated otherwise. A text's length is not among them, for the rules know it.
+rated otherwise. Backslashes and braces count for nothing, for they are how benchmarks ask for an answer (`\\boxed{}`).
+A text's length is not among them, for the rules know it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Surface(NamedTuple):
     symbols: float
     """Share of its characters that are brackets, operators or the like."""
     operators: float
-    """Count of the signs of formulas and code: = + * / ^ < > and those of TeX."""
+    """Count of the signs of formulas and code: = + * / ^ < > $."""
     lines: float
     """Count of lines that hold anything."""
     options: float
@@ -70,16 +71,7 @@ def surface(latin: bytes, words: list[str], options: int, answer: AnswerForm) ->
 
 
 _DIGIT, _OPERATOR, _SYMBOL = b"0", b"+", b"("
-_DIGITS, _OPERATORS, _SYMBOLS = b"0123456789", rb"=+*/^<>\$", rb"{}[]()_|&%#~@"
-_KINDS = bytes(
-    next(
-        (
-            kind[0]
-            for kind, all_of in ((_DIGIT, _DIGITS), (_OPERATOR, _OPERATORS), (_SYMBOL, _SYMBOLS))
-            if code in all_of
-        ),
-        32,
-    )
-    for code in range(256)
-)
+_DIGITS, _OPERATORS, _SYMBOLS = b"0123456789", b"=+*/^<>$", b"[]()_|&%#~@"
+_MARKS = ((_DIGIT, _DIGITS), (_OPERATOR, _OPERATORS), (_SYMBOL, _SYMBOLS))
+_KINDS = bytes(next((kind[0] for kind, marks in _MARKS if code in marks), 32) for code in range(256))
 _ONLY_DIGITS = bytes(code if code in _DIGITS else 32 for code in range(256))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import bench.routing
-from bench.gain_fit import Sample
 from bench.outcomes import Outcome
 from bench.routing import (
     LONG_CHARS,
@@ -31,8 +30,9 @@ from tests.unit.router.profiles import small_profile
 
 
 def outcomes(count: int = 30) -> list[Outcome]:
+    """Prompts of various lengths that share few words; every second one gains."""
     return [
-        Outcome(f"b{number % 3}_{number}", f"Question {number}: " + "why is this so? " * (1 + number), 0.0, number % 2)
+        Outcome(f"b{number % 3}_{number}", " ".join(f"word{number}x{i}" for i in range(9 + number)), 0.0, number % 2)
         for number in range(count)
     ]
 
@@ -117,8 +117,3 @@ def test_the_command_writes_the_figures_and_the_curves(
     assert found["baselines"]["random"] == pytest.approx(0.5)
     assert ("apgr_benchmark_left_out" in found) is not with_data
     assert "<svg" in plot.read_text(encoding="utf-8")
-
-
-def test_the_samples_of_a_task_are_its_two_forms() -> None:
-    samples: tuple[Sample, ...] = Task.of(outcomes()[3]).samples()
-    assert [sample.form for sample in samples] == [Task.of(outcomes()[3]).given.form, Task.of(outcomes()[3]).bare.form]

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.gain_curves import GAIN_MODEL
-from router.gain_model import FADE_WORDS, FEATURES, MAX_POINTS, POINTS_PER_GAIN, Curve, GainModel
+from router.gain_model import (
+    FADE_WORDS,
+    FEATURES,
+    MOST_ADDED,
+    MOST_TAKEN,
+    PLAIN_GAIN,
+    POINTS_PER_GAIN,
+    Curve,
+    GainModel,
+)
 from router.surface import Surface
 
 PLAIN = Surface(4.5, 0.2, 0.3, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, "text")
@@ -33,9 +42,11 @@ def test_parts_add_up() -> None:
 
 
 def test_a_small_gain_is_worth_its_points_and_a_large_one_less_than_the_most() -> None:
-    small, large = model({"text": 0.001}), model({"text": -9.0})
+    plain, small, large = (model({"text": PLAIN_GAIN + gain}) for gain in (0.0, 0.001, -9.0))
+    assert plain.shift(PLAIN, ENOUGH_WORDS) == (0.0, ())
     assert small.shift(PLAIN, ENOUGH_WORDS).points == pytest.approx(0.001 * POINTS_PER_GAIN, rel=1e-3)
-    assert large.shift(PLAIN, ENOUGH_WORDS).points == pytest.approx(-MAX_POINTS)
+    assert large.shift(PLAIN, ENOUGH_WORDS).points == pytest.approx(-MOST_TAKEN)
+    assert model({"text": 9.0}).shift(PLAIN, ENOUGH_WORDS).points == pytest.approx(MOST_ADDED)
 
 
 def test_a_text_of_few_words_has_no_form_to_speak_of() -> None:
@@ -54,17 +65,17 @@ def test_the_strongest_parts_that_point_the_same_way_are_told_and_add_up_to_the_
         lines=Curve((0.0,), (0.03,)),
         digits=Curve((0.0,), (0.02,)),
         symbols=Curve((0.0,), (-0.02,)),
-        options=Curve((0.0,), (0.001,)),
+        options=Curve((0.0,), (PLAIN_GAIN + 0.001,)),
     )
     shift = made.shift(PLAIN._replace(answer="code", lines=math.log2(1 + 12), digits=0.125), ENOUGH_WORDS)
-    # 0.041 of gain is 3 * tanh(0.41) = 1.165 points, 28.4 a unit.
-    assert shift.points == pytest.approx(1.165, abs=1e-3)
-    assert shift.reasons == ("12 lines (+0.9)", "12% digits (+0.6)", "asks for code (+0.3)")
+    # 0.041 of gain is 4 * tanh(0.41) = 1.554 points, 37.9 a unit.
+    assert shift.points == pytest.approx(1.554, abs=1e-3)
+    assert shift.reasons == ("12 lines (+1.1)", "12% digits (+0.8)", "asks for code (+0.4)")
 
 
 features = st.builds(
     Surface,
-    *[st.floats(0, 1e9)] * len(FEATURES),
+    *[st.floats(0, 64)] * len(FEATURES),
     st.sampled_from(("either_or", "choice", "code", "text")),
 )
 
@@ -72,7 +83,7 @@ features = st.builds(
 @given(features, st.integers(0, 10**6))
 def test_the_shipped_model_is_bounded_and_finite_for_any_form(text: Surface, words: int) -> None:
     shift = GAIN_MODEL.shift(text, words)
-    assert abs(shift.points) <= MAX_POINTS
+    assert -MOST_TAKEN <= shift.points <= MOST_ADDED
     assert shift == GAIN_MODEL.shift(text, words)
 
 
