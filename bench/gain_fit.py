@@ -86,7 +86,7 @@ def _mean_gain(samples: Sequence[Sample]) -> float:
 
 
 def _column(samples: Sequence[Sample], field: int) -> Floats:
-    return np.array([float(sample.form[field]) for sample in samples])  # type: ignore[arg-type]
+    return np.array([sample.form[:-1][field] for sample in samples])
 
 
 def _knots(values: Floats) -> Floats:
@@ -116,7 +116,8 @@ def _curve_penalty(knots: int, stiffness: float) -> Floats:
     """What the steps between knots cost, and what the changes of those steps (bends) cost."""
     steps = np.diff(np.eye(knots), axis=0)
     bends = np.diff(np.eye(knots), n=2, axis=0) if knots > 2 else np.zeros((0, knots))
-    return stiffness * (knots * steps.T @ steps + bends.T @ bends)
+    penalty: Floats = stiffness * (knots * steps.T @ steps + bends.T @ bends)
+    return penalty
 
 
 def _block_diagonal(blocks: Sequence[Floats]) -> Floats:

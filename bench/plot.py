@@ -45,14 +45,20 @@ def grouped_bars(
 
 
 def curves(
-    path: Path, title: str, lines: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str
+    path: Path,
+    title: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    strong: int,
+    x_label: str,
+    y_label: str,
 ) -> None:
-    """Lines in one panel, the first two strong, the others faint.
+    """Lines in one panel.
 
     Args:
         path: SVG file to write.
         title: above the panel.
         lines: by their name: points (x, y) in order.
+        strong: so many of the lines are drawn strong, the others faint.
         x_label: below the panel.
         y_label: beside it.
     """
@@ -63,8 +69,8 @@ def curves(
     FigureCanvasSVG(figure)
     axes = figure.subplots()
     for number, (name, points) in enumerate(lines.items()):
-        strong = number < 2
-        axes.plot(*zip(*points, strict=True), label=name, linewidth=2 if strong else 1, alpha=1 if strong else 0.6)
+        width, alpha = (2.0, 1.0) if number < strong else (1.0, 0.6)
+        axes.plot(*zip(*points, strict=True), label=name, linewidth=width, alpha=alpha)
     axes.set_title(title)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)

@@ -14,6 +14,7 @@ prompts that must never be under-served.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,13 +91,13 @@ def score_of(ruling: Ruling, model: GainModel) -> float:
 def standard_error(scores: Sequence[float], gains: Sequence[float], resamples: int, seed: int = 0) -> float:
     """Standard deviation of the APGR over resamples of the prompts, drawn with replacement."""
     rng = random.Random(seed)
-    areas = []
+    areas: list[float] = []
     while len(areas) < resamples:
         drawn = rng.choices(range(len(gains)), k=len(gains))
         if sum(gains[index] for index in drawn) > 0:
             areas.append(apgr([scores[index] for index in drawn], [gains[index] for index in drawn]))
     mean = sum(areas) / len(areas)
-    return (sum((value - mean) ** 2 for value in areas) / len(areas)) ** 0.5
+    return math.sqrt(sum((value - mean) ** 2 for value in areas) / len(areas))
 
 
 def mean_curve(repeated: Sequence[Sequence[float]], gains: Sequence[float]) -> Curve:
@@ -242,6 +243,7 @@ def main() -> None:
             args.plot,
             "Share of the strong model's gain recovered",
             {f"{name} ({area(curve):.2f})": curve for name, curve in {**drawn, **known}.items()},
+            strong=len(drawn),
             x_label="share of prompts sent to the strong model",
             y_label="share of its gain recovered",
         )

@@ -129,5 +129,5 @@ def _told(text: Surface, field: int) -> str:
     name = Surface._fields[field]
     if name == "answer":
         return _ANSWER_NAMES[text.answer]
-    value = text[field]
+    value = text[:-1][field]
     return _NAMES[name].format(2**value - 1 if name in _LOGARITHMS else value)

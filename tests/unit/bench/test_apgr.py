@@ -48,7 +48,7 @@ def test_the_order_of_the_rows_and_the_scale_of_the_scores_say_nothing(rows: lis
             gain_curve(scores, gains)
         return
     curve = gain_curve(scores, gains)
-    assert (curve[0], curve[-1]) == ((0, 0), (1, pytest.approx(1)))
+    assert [*curve[0], *curve[-1]] == pytest.approx([0, 0, 1, 1])
     assert area(curve) == pytest.approx(apgr([3 * score + 1 for score in reversed(scores)], gains[::-1]))
     assert area(curve) + apgr([-score for score in scores], gains) == pytest.approx(1)
 

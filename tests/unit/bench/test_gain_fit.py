@@ -18,11 +18,7 @@ LINES = FEATURES.index("lines")
 def samples(count: int, gain: Callable[[Surface], float], seed: int = 0) -> list[Sample]:
     rng = random.Random(seed)
     forms = [
-        Surface(
-            *[rng.random() for _ in FEATURES],
-            rng.choice(("choice", "code", "text")),  # type: ignore[arg-type]
-        )
-        for _ in range(count)
+        Surface._make([*(rng.random() for _ in FEATURES), rng.choice(("choice", "code", "text"))]) for _ in range(count)
     ]
     return [Sample(form, gain(form) + rng.gauss(0, 0.3), 0.5) for form in forms]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bench.routing
+from bench.apgr import area
 from bench.outcomes import Outcome
 from bench.routing import (
     LONG_CHARS,
@@ -70,13 +71,13 @@ def test_the_standard_error_shrinks_with_the_number_of_prompts() -> None:
 def test_a_mean_curve_is_the_mean_at_every_percent() -> None:
     curve = mean_curve([[2.0, 1.0], [1.0, 2.0]], [1.0, 0.0])
     assert dict(curve)[0.5] == pytest.approx(0.5)
-    assert (curve[0], curve[-1]) == ((0, 0), (1, pytest.approx(1)))
+    assert [*curve[0], *curve[-1]] == pytest.approx([0, 0, 1, 1])
 
 
 def test_baselines_are_a_guess_and_one_who_knows() -> None:
     known = baselines(outcomes(), [rule(outcome.prompt) for outcome in outcomes()])
-    assert bench.routing.area(known["random"]) == pytest.approx(0.5)
-    assert bench.routing.area(known["knows who gains"]) == pytest.approx(0.75)  # half of the prompts gain
+    assert area(known["random"]) == pytest.approx(0.5)
+    assert area(known["knows who gains"]) == pytest.approx(0.75)  # half of the prompts gain
 
 
 def test_long_prompts_have_the_length_that_is_scanned_whole() -> None:
