@@ -42,3 +42,38 @@ def grouped_bars(
         axes.set_title(panel)
     figure.axes[0].legend(ncols=len(next(iter(panels.values()))), fontsize="small")
     figure.savefig(path, metadata={"Date": None})
+
+
+def curves(
+    path: Path,
+    title: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    strong: int,
+    x_label: str,
+    y_label: str,
+) -> None:
+    """Lines in one panel.
+
+    Args:
+        path: SVG file to write.
+        title: above the panel.
+        lines: by their name: points (x, y) in order.
+        strong: so many of the lines are drawn strong, the others faint.
+        x_label: below the panel.
+        y_label: beside it.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4.5), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.subplots()
+    for number, (name, points) in enumerate(lines.items()):
+        width, alpha = (2.0, 1.0) if number < strong else (1.0, 0.6)
+        axes.plot(*zip(*points, strict=True), label=name, linewidth=width, alpha=alpha)
+    axes.set_title(title)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})

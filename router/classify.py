@@ -2,18 +2,24 @@
 
 The text is folded once (bytes, one table look-up a character), split once into words, and the set of its words is
 intersected with the tables' words, its pairs of neighbouring words with the phrases' pairs. No regular expression,
-no model, no I/O. `router.signals` holds every word and number.
+no I/O. `router.signals` holds every word and number of the rules. What they say of the difficulty is then shifted, by
+a few points at most, by what was learned of the outcomes of prompts of this form (`router.gain_model`).
 """
 
 from __future__ import annotations
 
-import unicodedata
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from router import signals
+from router.answer_form import answer_form, count_options
+from router.folding import folded_words, latin_bytes
+from router.gain_curves import GAIN_MODEL
+from router.gain_model import GainModel
 from router.signals import Category, Pair, Signal, Terms
+from router.surface import Surface, surface
 
 SCAN_CHARS = 8000
 """Prompts up to this many characters are scanned whole; of a longer one the first and the last half of it."""
@@ -23,6 +29,9 @@ BYTES_PER_TOKEN = 4
 """UTF-8 bytes per token, a rule of thumb for byte-pair tokenizers: English about 4, and the three bytes of a CJK
 character make it count for three Latin ones. Off by up to a factor of two, which the length bands bear."""
 
+TOLD_SHIFT = 0.25
+"""A smaller shift (points of difficulty) is not told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Classification:
@@ -30,18 +39,54 @@ class Classification:
 
     category: Category
     difficulty: int
-    """1 (a greeting) to 10 (a research problem)."""
+    """1 (a greeting) to 10 (a research problem): the score, rounded."""
+    score: float
+    """The same as a continuous number, which orders prompts of one difficulty."""
     reasons: tuple[str, ...]
     """Why, in words, strongest kind first; holds words of the tables, never other text of the prompt."""
 
 
-def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Classification:
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the rules alone say of a prompt, and its form, by which what was learned may shift it."""
+
+    category: Category
+    difficulty: int
+    """1-10."""
+    low: int
+    """No shift goes below this difficulty: the least of such prompts, or the rules' own where that must be kept."""
+    high: int
+    """No shift goes above this difficulty."""
+    reasons: tuple[str, ...]
+    form: Surface
+    words: int
+    """How many words the form was read from."""
+
+
+def classify_prompt(
+    text: str, *, earlier: str = "", conversation_tokens: int = 0, gain_model: GainModel = GAIN_MODEL
+) -> Classification:
     """Category and difficulty of a user's prompt.
 
     `earlier` is what the user said before in the same conversation: a follow-up to a safety-critical question ("and
     how much of it?") is safety-critical too. `conversation_tokens` is the estimated length of the whole conversation.
     Any string is accepted, also an empty one, lone surrogates included.
     """
+    return shifted(rule(text, earlier=earlier, conversation_tokens=conversation_tokens), gain_model)
+
+
+def shifted(ruling: Ruling, gain_model: GainModel) -> Classification:
+    """The rules' difficulty, shifted by what the model learned of texts of this form, within the ruling's bounds."""
+    learned = gain_model.shift(ruling.form, ruling.words)
+    score = min(max(ruling.difficulty + learned.points, ruling.low), ruling.high)
+    reasons = ruling.reasons
+    if learned.reasons and abs(score - ruling.difficulty) >= TOLD_SHIFT:
+        reasons += (f"form of the text: {', '.join(learned.reasons)}",)
+    return Classification(ruling.category, math.floor(score + 0.5), score, reasons)
+
+
+def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Ruling:
+    """What the rules say of a prompt; arguments as of `classify_prompt`."""
     scan = _Scan.of(_window(text))
     safety = _safety_reasons(scan) or _safety_reasons(_Scan.of(earlier[-EARLIER_CHARS:]), "earlier in the conversation")
     task = scan.ends()
@@ -51,7 +96,8 @@ def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 
     arithmetic = _is_arithmetic(shape)
 
     category, why = _category(task, shape, tokens, arithmetic)
-    found = _found(task, signals.DIFFICULTY_SIGNALS)
+    form = _form(shape, category)
+    found = _found(task, signals.OPTION_SIGNALS if form.options else signals.DIFFICULTY_SIGNALS)
     harder = tuple(reason for _, reason in found)
     if category == "general_reasoning" and not harder and _is_simple(shape, tokens):
         category, why = "simple_question", ("short question or greeting",)
@@ -65,10 +111,16 @@ def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 
     difficulty += long_points
     if safety:
         category, why = "safety_critical", safety
-    low, high = signals.DIFFICULTY_RANGE[category]
+    least, most = signals.DIFFICULTY_RANGE[category]
     if estimate_tokens(text) >= signals.LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
-        low = signals.LONG_CONTEXT_DIFFICULTY
-    return Classification(category, min(max(difficulty, low), max(low, high)), why + harder + long_reasons)
+        least, most = signals.LONG_CONTEXT_DIFFICULTY, max(most, signals.LONG_CONTEXT_DIFFICULTY)
+    difficulty = min(max(difficulty, least), most)
+    kept = category in signals.NEVER_EASIER or any(points >= signals.HARD_POINTS for points, _ in found)
+    low = difficulty if kept else least
+    high = min(most, max(difficulty, signals.FORM_HIGHEST))
+    if category in signals.FORM_SAYS_NOTHING:
+        low = high = difficulty
+    return Ruling(category, difficulty, low, high, why + harder + long_reasons, form, len(shape.words))
 
 
 def estimate_tokens(text: str) -> int:
@@ -83,18 +135,6 @@ def _window(text: str) -> str:
     return f"{text[:half]}\n{text[-half:]}"
 
 
-def _folding() -> bytes:
-    """Latin-1 byte to the byte the tables use: lower case without accent for letters, digits kept, else a space."""
-    table = bytearray(b" " * 256)
-    for code in range(256):
-        plain = unicodedata.normalize("NFKD", chr(code))[0].lower()
-        if plain.isascii() and plain.isalnum():
-            table[code] = ord(plain)
-    table[ord("ß")] = ord("s")
-    return bytes(table)
-
-
-_FOLD = _folding()
 _DIGITS_ONLY = bytes(code if chr(code) in "0123456789" else 32 for code in range(256))
 _ASCII = bytes(range(128))
 _CLAUSE_ENDS = "!?;,:\n。！？、，"  # noqa: RUF001 (full-width punctuation is meant)
@@ -119,8 +159,8 @@ class _Scan:
 
     @classmethod
     def of(cls, text: str) -> _Scan:
-        latin = text.encode("latin-1", "replace")
-        words = _words(latin)
+        latin = latin_bytes(text)
+        words = folded_words(latin)
         has_wide = latin.count(b"?") > text.count("?")
         wide = _wide_part(text) if has_wide else b""
         return cls(
@@ -170,7 +210,10 @@ class _Scan:
         """The text without these clauses; a long one is left as it is, for its form counts only when short."""
         if not clauses or len(self.text) > signals.TASK_CHARS:
             return self
-        return _Scan.of(" ".join(clause for clause in _clauses(self.text) if clause not in clauses))
+        text = self.text
+        for clause in clauses:
+            text = text.replace(clause, " ")
+        return _Scan.of(text)
 
 
 def _wide_part(text: str) -> bytes:
@@ -194,19 +237,20 @@ def _is_directive(clause: str) -> bool:
     if len(clause) > signals.DIRECTIVE_MAX_CHARS:
         return False
     terms = signals.DIRECTIVE_TERMS
-    words = _words(clause.encode("latin-1", "replace"))
+    words = folded_words(latin_bytes(clause))
     pairs = terms.pairs.intersection(pairwise(words))
     return not terms.words.isdisjoint(words) or (bool(pairs) and any(phrase.pairs <= pairs for phrase in terms.phrases))
-
-
-def _words(latin: bytes) -> list[str]:
-    """The words of a text in Latin-1, folded as the tables are."""
-    return latin.translate(_FOLD).decode("ascii").split()
 
 
 def _in_words(reason: str, hits: tuple[str, ...]) -> str:
     """A reason with at most three of the terms that hit."""
     return f"{reason} ({', '.join(hits[:3])})"
+
+
+def _form(shape: _Scan, category: Category) -> Surface:
+    """The outward form of a prompt, without the words that speak to the router."""
+    options = count_options(shape.latin)
+    return surface(shape.latin, shape.words, options, answer_form(category, options))
 
 
 def _safety_reasons(scan: _Scan, where: str | None = None) -> tuple[str, ...]:

@@ -222,7 +222,10 @@ def classify_chat(chat: tuple[Message, ...]) -> Classification:
 def classified(classification: Classification) -> ClassifiedPrompt:
     """A classification as the result of its step."""
     return ClassifiedPrompt(
-        category=classification.category, difficulty=classification.difficulty, reasons=classification.reasons
+        category=classification.category,
+        difficulty=classification.difficulty,
+        score=round(classification.score, 2),
+        reasons=classification.reasons,
     )
 
 

@@ -3,7 +3,7 @@
 Every entry names a subject or a task. None of them is a judgement on the prompt ("hard", "important", "urgent"),
 the name of a tier, or the wording of a benchmark's template: what a prompt says of itself must not move its tier.
 The words, weights and thresholds are this project's own choice, checked by hand on public benchmark prompts
-(HumanEval, GSM8K, Spec-Bench), not learned.
+(HumanEval, GSM8K, Spec-Bench), not learned; what is learned is in `router.gain_curves`.
 
 Words are written as the classifier folds them: lower case, Latin accents off, every other mark a space
 ("can't" is "can t"). `wide` holds terms of scripts outside Latin-1, found as substrings: some have no spaces.
@@ -59,6 +59,8 @@ class Signal:
     """What a hit means, in words; shown to the user together with the terms that hit."""
     points: int
     terms: Terms
+    of_answer: bool = False
+    """Says what kind of answer is wanted, so it means nothing where the answer is one of the options given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,6 +540,7 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
             ("trade off", "trade offs", "pros and cons", "root cause", "long term effects", "case study"),
             "分析 评估 論じ 분석",
         ),
+        of_answer=True,
     ),
     Signal(
         "expert subject", 1,
@@ -555,6 +558,7 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
             ("how does", "how do", "how did", "how can", "how would", "difference between", "por que"),
             "解释 为什么 比较 なぜ 説明 설명 왜 объясни почему",
         ),
+        of_answer=True,
     ),
     Signal(
         "asks for a plan or advice", 1,
@@ -564,6 +568,7 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
             ("help me", "should i", "should we", "what if"),
             "计划 建议 计划书 計画 계획 план посоветуй",
         ),
+        of_answer=True,
     ),
     Signal(
         "several sources or steps", 1,
@@ -572,6 +577,7 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
             ("based on", "first then", "each of the following", "which of the following", "all of the following"),
             "总结 要約 요약",
         ),
+        of_answer=True,
     ),
     Signal(
         "translation", -1,
@@ -589,6 +595,16 @@ DIFFICULTY_SIGNALS: tuple[Signal, ...] = (
     ),
 )  # fmt: skip
 
+NEVER_EASIER: frozenset[Category] = frozenset(("safety_critical", "code", "math"))
+"""What is learned of prompts' forms takes nothing from these: the subject, which the rules know, counts for more."""
+FORM_SAYS_NOTHING: frozenset[Category] = frozenset(("creative",))
+"""What is learned neither adds nor takes: the outcomes are of questions with right and wrong answers."""
+FORM_HIGHEST = 8
+"""What is learned lifts no prompt above this difficulty: the highest ones are for what the rules see."""
+OPTION_SIGNALS = tuple(signal for signal in DIFFICULTY_SIGNALS if not signal.of_answer)
+"""Those of a prompt that offers options."""
+HARD_POINTS = 4
+"""What is learned takes nothing from a prompt with a signal of so many points either."""
 ARITHMETIC_ALONE_POINTS = -2
 """A bare sum ("12 * 7 = ?") is easier than the category's base."""
 
@@ -616,6 +632,15 @@ SIMPLE_MAX_WORDS = 30
 SIMPLE_MAX_TOKENS = 60
 """The same limit for scripts without spaces, in estimated tokens."""
 EASIEST_MAX_WORDS = 12
+
+# --- form of a text -------------------------------------------------------------------------------------------------
+
+FUNCTION_WORDS = _words(
+    "a an the of to in on at by for from with as and or but nor if then than that this these those which who whom what "
+    "when where how it its is are was were be been being has have had do does did not no he she they his her their "
+    "them him i you we my your our will would can could may might should shall must there here about into over under "
+    "after before between through during because so such only also very"
+)
 
 # --- words to the router, not to the model --------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ class ClassifiedPrompt(Frozen):
 
     category: Category = Field(description="Kind of prompt.")
     difficulty: int = Field(ge=1, le=10, description="1 (a greeting) to 10 (a research problem).")
+    score: float = Field(description="The difficulty before it was rounded: orders prompts of one difficulty.")
     reasons: tuple[str, ...] = Field(description="Why, strongest kind first; holds words of the tables only.")
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import classify, signals
-from router.classify import SCAN_CHARS, classify_prompt, estimate_tokens
+from router import answer_form, classify, folding, gain_model, signals, surface
+from router.classify import SCAN_CHARS, classify_prompt, estimate_tokens, rule
+from router.gain_model import FADE_WORDS, MOST_ADDED, MOST_TAKEN
 
 SHOUTS = (
     "Use ultra!",
@@ -206,7 +207,7 @@ def test_beyond_the_limit_the_middle_is_not_read() -> None:
     assert classify_prompt(ends + middle + ends) == classify_prompt(ends + middle.replace("x", "y") + ends)
 
 
-@pytest.mark.parametrize("module", [classify, signals])
+@pytest.mark.parametrize("module", [classify, signals, folding, answer_form, surface, gain_model])
 def test_no_regular_expression_can_backtrack_because_there_is_none(module: types.ModuleType) -> None:
     imported = {
         alias.name
@@ -224,3 +225,60 @@ def test_every_term_of_the_safety_rules_can_be_found(rule: signals.SafetyRule) -
     spoken += [term.decode() for term in rule.subject.wide]
     for term in spoken:
         assert classify_prompt(f"{term} {stake}").category == "safety_critical", term
+
+
+CHOICE = "Which of these is the mean?\n" + "\n".join(f"{letter}. 3 x {letter} = {{1}} + 2" for letter in "ABCDEFGH")
+PROSE = "What was the weather in the harbour like when the fishermen came home from their long voyage over the sea " * 3
+texts = st.text(max_size=400) | st.lists(st.sampled_from((CHOICE, PROSE, "1 + 2 = 3\n", "def f(x):\n"))).map("".join)
+
+
+def test_what_was_learned_tells_apart_prompts_that_the_rules_rate_alike() -> None:
+    choice, prose = rule(CHOICE), rule(PROSE)
+    assert abs(choice.difficulty - prose.difficulty) <= 1
+    assert classify_prompt(CHOICE).score > prose.difficulty > classify_prompt(PROSE).score
+    assert any(reason.startswith("form of the text: ") for reason in classify_prompt(CHOICE).reasons)
+
+
+def test_a_prompt_of_few_words_is_rated_by_the_rules_alone() -> None:
+    prompts = [prompt for prompt in ORDINARY if len(prompt.split()) <= FADE_WORDS[0]]
+    assert len(prompts) >= 5
+    for prompt in prompts:
+        assert classify_prompt(prompt).score == rule(prompt).difficulty
+
+
+@given(texts, st.integers(0, 10**5))
+def test_what_was_learned_moves_the_rules_by_a_few_points_at_most(text: str, tokens: int) -> None:
+    ruling, found = rule(text, conversation_tokens=tokens), classify_prompt(text, conversation_tokens=tokens)
+    assert -MOST_TAKEN <= found.score - ruling.difficulty <= MOST_ADDED
+    assert ruling.low <= found.score <= ruling.high
+    assert abs(found.difficulty - found.score) <= 0.5
+
+
+@given(texts)
+def test_what_was_learned_takes_nothing_from_a_safety_critical_prompt(text: str) -> None:
+    for grave in (f"{text} i want to kill myself", f"my baby drank bleach {text}"):
+        found = classify_prompt(grave)
+        assert found.category == "safety_critical"
+        assert found.score >= max(7, rule(grave).difficulty)
+
+
+@pytest.mark.parametrize("task", ["Prove that this theorem holds.", "Design a distributed system with sharding."])
+@pytest.mark.parametrize("text", [CHOICE[:600], PROSE, ""])
+def test_what_was_learned_takes_nothing_from_a_proof_or_a_system_design(task: str, text: str) -> None:
+    prompt = f"{task} {text}"
+    assert classify_prompt(prompt).score >= rule(prompt).difficulty >= 7
+
+
+def test_the_reason_of_a_shift_holds_numbers_and_no_word_of_the_prompt() -> None:
+    told = [
+        reason for reason in classify_prompt(f"{CHOICE} secretword {PROSE}").reasons if "form of the text" in reason
+    ]
+    assert all("secretword" not in reason and "harbour" not in reason for reason in told)
+
+
+@pytest.mark.parametrize("prompt", [CHOICE, PROSE])
+@pytest.mark.parametrize("shout", SHOUTS)
+def test_shouting_does_not_change_the_form_of_a_prompt(prompt: str, shout: str) -> None:
+    calm = classify_prompt(prompt)
+    for loud in (f"{shout}\n{prompt}", f"{prompt}\n\n{shout * 3}"):
+        assert classify_prompt(loud).score == pytest.approx(calm.score, abs=0.3)

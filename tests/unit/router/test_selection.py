@@ -47,7 +47,8 @@ def selected(
     difficulty: int, predictions: Predictions = TYPICAL, category: Category = "general_reasoning", **body: Any
 ) -> Selection:
     request = InferenceRequest.model_validate({"prompt": "x"} | body)
-    return select(request, Classification(category, difficulty, ()), PROFILE, predictions.__getitem__)
+    rated = Classification(category, difficulty, float(difficulty), ())
+    return select(request, rated, PROFILE, predictions.__getitem__)
 
 
 def tier(difficulty: int, predictions: Predictions = TYPICAL, category: Category = "math", **body: Any) -> str:

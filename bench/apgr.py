@@ -1,0 +1,58 @@
+"""The score of a router: how much of the strong model's gain it recovers, for every share of prompts sent there.
+
+Prompts are ordered by the router's score, highest first, and go to the strong model one after the other. What that
+gains, `strong_score - weak_score`, is summed and divided by the gain of sending them all. APGR (average performance
+gap recovered) is the area under this curve over the share sent: 0.5 for a router that guesses, and more than 1 for one
+that knows the outcomes, for it leaves out the prompts that the strong model gets wrong and the weak one right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+
+Curve = tuple[tuple[float, float], ...]
+"""Points (share sent to the strong model, share of its gain recovered), from (0, 0) to (1, 1)."""
+
+
+def gain_curve(scores: Sequence[float], gains: Sequence[float]) -> Curve:
+    """The curve of these scores. Prompts of one score come in no order: they are one straight piece of it.
+
+    Args:
+        scores: the router's, a higher one goes to the strong model first.
+        gains: the strong model's result minus the weak one's, for the same prompts.
+
+    Raises:
+        ValueError: the two differ in length, there are none, or the strong model gains nothing over all.
+    """
+    if len(scores) != len(gains):
+        raise ValueError(f"{len(scores)} scores for {len(gains)} gains")
+    total = sum(gains)
+    if total <= 0:
+        raise ValueError(f"the strong model must gain over the weak one, gained {total} over {len(gains)} prompts")
+    ordered = sorted(zip(scores, gains, strict=True), key=lambda pair: -pair[0])
+    points, sent, recovered = [(0.0, 0.0)], 0, 0.0
+    for _, group in groupby(ordered, key=lambda pair: pair[0]):
+        tied = [gain for _, gain in group]
+        sent += len(tied)
+        recovered += sum(tied)
+        points.append((sent / len(ordered), recovered / total))
+    return tuple(points)
+
+
+def area(curve: Curve) -> float:
+    """Area under a curve, by trapezoids."""
+    return sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(curve))
+
+
+def apgr(scores: Sequence[float], gains: Sequence[float]) -> float:
+    """Area under `gain_curve`."""
+    return area(gain_curve(scores, gains))
+
+
+def recovered_at(curve: Curve, share: float) -> float:
+    """Share of the gain recovered where `share` (0-1) of the prompts are sent to the strong model."""
+    for (x0, y0), (x1, y1) in pairwise(curve):
+        if share <= x1:
+            return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
+    return curve[-1][1]

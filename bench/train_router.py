@@ -1,0 +1,121 @@
+"""Trains what the router learns (`router/gain_curves.py`) on outcomes of a weak and a strong model.
+
+The same data, on the same versions, gives the same file; its numbers are rounded, so that another machine's last bits
+do not show.
+
+    python -m bench.train_router            # writes the file
+    python -m bench.train_router --check    # changes nothing; fails where the file is another
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.bare_prompt import bare_prompt
+from bench.gain_fit import Sample, best_stiffness, fit
+from bench.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
+from bench.report import REPOSITORY
+from router.classify import Ruling, rule
+from router.gain_model import FEATURES, GainModel
+
+TRAINED: Final = REPOSITORY / "router" / "gain_curves.py"
+FOLDS: Final = 5
+SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An outcome, and what the rules say of its prompt as given and bare of its benchmark's template."""
+
+    outcome: Outcome
+    given: Ruling
+    bare: Ruling
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Task:
+        """The task of an outcome."""
+        return cls(outcome, rule(outcome.prompt), rule(bare_prompt(outcome.prompt)))
+
+    def samples(self) -> tuple[Sample, Sample]:
+        """What the model learns from it."""
+        gain = self.outcome.gain
+        return Sample(self.given.form, gain, 0.5), Sample(self.bare.form, gain, 0.5)
+
+
+def train(tasks: Sequence[Task], keys: Sequence[object], seed: int = SEED) -> tuple[GainModel, float]:
+    """The model and its stiffness, which is chosen by cross-validation.
+
+    Args:
+        tasks: to learn from.
+        keys: one for each task; those of one key are never on both sides of the cross-validation.
+        seed: of the cross-validation's folds.
+    """
+    order = list(range(len(tasks)))
+    random.Random(seed).shuffle(order)
+    parts = folds(keys, FOLDS, order)
+    pairs = [(_samples(tasks, _others(parts, part)), _samples(tasks, part)) for part in parts]
+    stiffness = best_stiffness(pairs)
+    return fit(_samples(tasks, range(len(tasks))), stiffness), stiffness
+
+
+def _others(parts: Sequence[Sequence[int]], left_out: Sequence[int]) -> list[int]:
+    return sorted(index for part in parts if part is not left_out for index in part)
+
+
+def _samples(tasks: Sequence[Task], indices: Sequence[int]) -> list[Sample]:
+    return [sample for index in indices for sample in tasks[index].samples()]
+
+
+def source_of(model: GainModel, rows: int, stiffness: float) -> str:
+    """The text of `router/gain_curves.py`."""
+    curves = "\n".join(
+        f"        Curve(  # {name}\n            {curve.knots},\n            {curve.gains},\n        ),"
+        for name, curve in zip(FEATURES, model.curves, strict=True)
+    )
+    answers = "\n".join(f'        ("{form}", {gain}),' for form, gain in model.answers)
+    return f'''"""What a strong model gains over a weak one, by the form of the prompt: learned of {rows} outcomes.
+
+Written by `python -m bench.train_router` (stiffness {stiffness:g}); not to be edited.
+"""
+
+from router.gain_model import Curve, GainModel
+
+# fmt: off
+GAIN_MODEL = GainModel(
+    curves=(
+{curves}
+    ),
+    answers=(
+{answers}
+    ),
+)
+'''
+
+
+def main() -> None:
+    """Trains, and writes or compares the file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train_router", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=OUTCOMES, metavar="FILE", help=f"outcomes (default {OUTCOMES})")
+    parser.add_argument("--check", action="store_true", help="fail where the committed file is another")
+    args = parser.parse_args()
+
+    outcomes = read_outcomes(args.data)
+    model, stiffness = train([Task.of(outcome) for outcome in outcomes], groups(outcomes))
+    source = source_of(model, len(outcomes), stiffness)
+    if not args.check:
+        TRAINED.write_text(source, encoding="utf-8")
+        print(f"{TRAINED}: {len(outcomes)} outcomes, stiffness {stiffness:g}, {len(source)} bytes")
+    elif TRAINED.read_text(encoding="utf-8") != source:
+        sys.exit(f"{TRAINED} is not what this writes from {args.data}")
+
+
+if __name__ == "__main__":
+    main()
