@@ -290,11 +290,13 @@ def _found(scan: _Scan, group: Iterable[Signal]) -> list[tuple[int, str]]:
 
 
 def _is_word_problem(task: _Scan, shape: _Scan, tokens: int) -> bool:
-    return (
-        tokens <= signals.WORD_PROBLEM_MAX_TOKENS
-        and shape.numbers() >= 2
-        and bool(task.hits(signals.WORD_PROBLEM_TERMS))
-    )
+    numbers = shape.numbers()
+    if tokens > signals.WORD_PROBLEM_MAX_TOKENS or numbers < 2:
+        return False
+    if task.hits(signals.WORD_PROBLEM_TERMS):
+        return True
+    asks = shape.has_mark(signals.QUESTION_MARKS)
+    return asks and numbers >= signals.QUANTITY_NUMBERS and bool(task.hits(signals.QUANTITY_TERMS))
 
 
 def _is_arithmetic(shape: _Scan) -> bool:

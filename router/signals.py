@@ -454,6 +454,12 @@ WORD_PROBLEM_TERMS = _terms(
     "多少 いくら 몇 сколько",
 )
 """A quantity is asked for; with at least two numbers that is a word problem."""
+QUANTITY_TERMS = _terms(
+    "km kmh mph mile miles meter meters metre metres feet hour hours minute minutes second seconds pm am cent cents "
+    "dollar dollars euro euros kg grams pounds litre litres liter liters gallons kilometers kilometres",
+)
+QUANTITY_NUMBERS = 3
+"""A question with so many numbers that speaks of such quantities is a word problem too, whatever it asks for."""
 WORD_PROBLEM_POINTS = 3
 WORD_PROBLEM_MAX_TOKENS = 300
 """A longer text holds numbers and a question by chance: it is a document."""
@@ -672,7 +678,7 @@ def _all_terms() -> tuple[Terms, ...]:
     rules = [terms for rule in SAFETY_RULES for terms in (rule.subject, rule.stake) if terms is not None]
     categories = [signal.terms for group in CATEGORY_SIGNALS.values() for signal in group]
     difficulty = [signal.terms for signal in DIFFICULTY_SIGNALS]
-    return (*rules, *categories, *difficulty, WORD_PROBLEM_TERMS, DIRECTIVE_TERMS)
+    return (*rules, *categories, *difficulty, WORD_PROBLEM_TERMS, QUANTITY_TERMS, DIRECTIVE_TERMS)
 
 
 KNOWN_WORDS = NUMBER_WORDS.union(*(terms.words for terms in _all_terms()))

@@ -49,6 +49,7 @@ ORDINARY = (
         ("Write a Python function that merges two sorted lists.", "code", 4, 6),
         ("def add(a, b):\n    return a - b\n\nWhy is this wrong?", "code", 4, 6),
         ("Tom has 3 boxes of 12 eggs and sells 5 eggs. How many eggs are left?", "math", 4, 6),
+        ("A train leaves at 3 pm at 60 km/h, one at 4 pm at 80 km/h. When are they side by side?", "math", 4, 7),
         ("Write a haiku about autumn.", "creative", 3, 5),
         ("Compare the pros and cons of nuclear and solar power.", "general_reasoning", 5, 7),
         ("Prove that the square root of 2 is irrational.", "math", 8, 10),
