@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 MOST_TOOLS_A_TURN: Final = 8
 """More calls in one turn than there are tools and tiers to ask about are a loop."""
 AnswerT = TypeVar("AnswerT")
-
-
-class Chooser(Protocol):
-    """Makes a plan in place of the deterministic router: the Messages API agent or the Agent SDK's."""
-
-    async def choose(self, case: Case, meter: Meter) -> Chosen:
-        """A choice, not yet checked against the bounds; or why there is none. Never raises for what the API does."""
 
 
 class MessagesAgent:

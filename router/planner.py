@@ -5,15 +5,22 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
-from router.agent import Chooser
-from router.agent_choice import AgentChoice
+from router.agent_choice import AgentChoice, Chosen
 from router.agent_report import AgentReport, Fallback
 from router.agent_settings import ActiveMode, AgentSettings
 from router.bounds import Case, refusal
 from router.metering import Meter
 from router.plan import Clock, Plan, TraceStep, built_config, sampling_of, spec_plan, tier_pool
 from router.request import SpecWish
+
+
+class Chooser(Protocol):
+    """Makes a plan in place of the deterministic router: `MessagesAgent` or `SdkAgent`."""
+
+    async def choose(self, case: Case, meter: Meter) -> Chosen:
+        """A choice, not yet checked against the bounds; or why there is none. Never raises for what the API does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pydantic import Field
 from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
+from router.agent_settings import AgentSettings
 from router.errors import ConfigError
 from router.tiers import Frozen, Profile
 from serve_app.speculation.settings import SpeculationSettings
@@ -74,6 +75,7 @@ class AppConfig(Profile):
         default=SpeculationSettings(), description="The controller of speculative depth."
     )
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
+    agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 
 
