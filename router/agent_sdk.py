@@ -1,9 +1,9 @@
 """The agent on the Claude Agent SDK (the extra `agent-sdk`): the router's tools as an MCP server in this process, the
 plan constrained by a JSON schema, and a subagent that rates prompts.
 
-The SDK starts its own program (Claude Code) for each plan, which takes a second or more: this mode is for those who want
-its loop, not for the shortest way to a plan. The program gets no built-in tool but the one that starts the subagent, no
-settings of the machine, and a folder of its own.
+The SDK starts its own program (Claude Code) for each plan, which takes a second or more: this mode is for those who
+want its loop, not for the shortest way to a plan. The program gets no built-in tool but the one that starts the
+subagent, no settings of the machine, and a folder of its own.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class SdkAgent:
         server = McpSdkServerConfig(type="sdk", name=SERVER, instance=tool_server(look, steps.append))
         classifier = AgentDefinition(
             description="Rates the prompt of the request: its kind, and its difficulty from 1 to 10.",
-            prompt="Rate the prompt that the classify_prompt tool looks at when it is called without arguments. Call it, "
-            "then say in one line: category, difficulty from 1 to 10, why. You may differ from the tool by one point.",
+            prompt="Call classify_prompt without arguments: it looks at the prompt of the request. Then say in one "
+            "line its category, its difficulty from 1 to 10, and why. You may differ from the tool by one point.",
             tools=[tool_name(CLASSIFY_PROMPT.name)],
             model="inherit",
         )
