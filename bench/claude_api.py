@@ -1,5 +1,7 @@
 """A stand-in for the Messages API on loopback, for benchmarks: each request gets the same streamed text, in a set time.
 
+`GET /` tells how many it has answered whole.
+
 python -m bench.claude_api PORT [--first S] [--deltas N] [--gap S]
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,9 +73,13 @@ def serve(port: int, first_s: float, deltas: int, gap_s: float) -> None:
     text = _WORD * deltas
     usage = {"input_tokens": 900, "output_tokens": deltas}
 
+    total = [0]
+    lock = threading.Lock()
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self._head("application/json")
+            self.wfile.write(json.dumps({"answered": total[0]}).encode())
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
@@ -81,6 +88,8 @@ def serve(port: int, first_s: float, deltas: int, gap_s: float) -> None:
             for event in message_events("bench", [{"type": "text", "text": text}], "end_turn", usage, len(_WORD)):
                 self.wfile.write(event)
                 time.sleep(gap_s)
+            with lock:
+                total[0] += 1
 
         def _head(self, kind: str) -> None:
             self.send_response(200)

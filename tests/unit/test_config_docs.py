@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from cluster.autoscaling import ScalingSettings
+from router.agent_settings import AgentPrices, AgentSettings
 from router.request import Constraints, InferenceRequest, Message, SpecWish
 from router.tiers import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
 from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
@@ -30,6 +31,8 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     StubSettings,
     IngressSettings,
     ScalingSettings,
+    AgentSettings,
+    AgentPrices,
     InferenceRequest,
     SpecWish,
     Constraints,
@@ -75,7 +78,9 @@ def test_the_list_above_is_complete() -> None:
     assert found - elsewhere <= set(CONFIG_CLASSES)
 
 
-@pytest.mark.parametrize("kind", [AppConfig, Limits, Relay, StubSettings, IngressSettings], ids=lambda k: k.__name__)
+@pytest.mark.parametrize(
+    "kind", [AppConfig, Limits, Relay, StubSettings, AgentSettings, IngressSettings], ids=lambda k: k.__name__
+)
 def test_every_setting_of_the_application_is_in_the_readme(kind: type[BaseModel]) -> None:
     # `profile_reason` is told by the application, not to it.
     text = README.read_text(encoding="utf-8")
