@@ -146,7 +146,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = 2 if args.quick else 15
     claude = stand_in(free_port())
     on = {"mode": "single_shot", "base_url": f"http://{HOST}:{claude.port}", "end_wait_s": 2.0}
-    variants = {PREFIXES["off"]: {"mode": "off"}, PREFIXES["off again"]: {"mode": "off"}, PREFIXES["on"]: on}
+    variants: dict[str, dict[str, Any]] = {
+        PREFIXES["off"]: {"mode": "off"},
+        PREFIXES["off again"]: {"mode": "off"},
+        PREFIXES["on"]: on,
+    }
     app = application({prefix: arguments(agent) for prefix, agent in variants.items()})
     app.env = {**app.env, "ANTHROPIC_API_KEY": "bench"}
     samples: dict[int, dict[Variant, Sample]] = {

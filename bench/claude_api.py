@@ -40,7 +40,7 @@ def message_events(
         usage: `input_tokens` and `output_tokens`, and those of the cache where there are any.
         piece: characters of a piece.
     """
-    start = {
+    start: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",

@@ -128,7 +128,6 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _as_data(data: Mapping[str, Any]) -> str:
-    """JSON in which no tag can stand, and no lone surrogate."""
+    """JSON in which no tag can stand."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    text = text.replace("<", "\\u003c").replace(">", "\\u003e")
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("<", "\\u003c").replace(">", "\\u003e")

@@ -37,7 +37,7 @@ def test_claude_explains_beside_the_answer(explaining: Api, claude: MessagesApi)
     metrics = answer.one("metrics")["agent"]
     assert (metrics["mode"], metrics["model"]) == ("single_shot", "claude-haiku-5-5")
     assert metrics["cost_usd"] == pytest.approx((1000 * 0.1 + 50 * 0.5) / 1e6)
-    assert claude.seen[0].headers["x-api-key"] == KEY
+    assert claude.seen[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 def test_a_slow_explanation_delays_neither_the_tokens_nor_the_end(explaining: Api, claude: MessagesApi) -> None:

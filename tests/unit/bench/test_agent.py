@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_every_variant_is_asked_for_an_explanation_under_its_own_prefix() -> Non
 
 
 def test_the_stand_in_streams_as_the_messages_api_does() -> None:
-    blocks = [
+    blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "Because it is so."},
         {"type": "tool_use", "id": "t", "name": "look", "input": {"a": 1}},
     ]

@@ -19,6 +19,7 @@ CALL = Call(
     tools=[{"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}],
     tool_choice={"type": "any"},
 )
+STRAY_DELTA = b'{"type":"content_block_delta","index":5,"delta":{"type":"text_delta","text":"x"}}'
 
 
 async def asked(api: MessagesApi, **over: object) -> Reply | Fallback:
@@ -37,7 +38,7 @@ async def test_the_call_goes_out_as_a_stream_with_key_model_and_limits(api: Mess
     await asked(api, max_output_tokens=77)
     (seen,) = api.seen
     assert seen.path == "/v1/messages"
-    assert seen.headers["x-api-key"] == KEY
+    assert seen.headers["authorization"] == f"Bearer {KEY}"
     assert (seen.body["model"], seen.body["stream"], seen.body["max_tokens"]) == ("claude-haiku-5-5", True, 77)
     assert seen.body["thinking"] == {"type": "disabled"}
     assert seen.body["system"] == CALL.system
@@ -104,7 +105,7 @@ async def test_tokens_are_counted_by_kind(api: MessagesApi) -> None:
         (Message(tools=(ToolUse("look", "[1]"),)), "bad_json"),
         (Raw(b"event: message_start\ndata: {not json\n\n"), "bad_response"),
         (Raw(b'event: message_start\ndata: {"type":"message_start"}\n\n'), "bad_response"),
-        (Raw(b'event: content_block_delta\ndata: {"type":"content_block_delta","index":5}\n\n'), "bad_response"),
+        (Raw(b"event: content_block_delta\ndata: " + STRAY_DELTA + b"\n\n"), "bad_response"),
         (Raw(b"<html>a proxy's page</html>"), "cut_stream"),
         (Raw(b""), "cut_stream"),
     ],

@@ -153,16 +153,14 @@ def obeys(tier: TierName) -> Any:
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 async def test_no_injection_moves_the_tier_though_the_model_obeys_it(api: MessagesApi, injection: str) -> None:
-    for task in ("", *PROMPTS.values(), GRAVE):
-        plain, case = case_of(task or "Hi"), case_of(f"{task} {injection}".strip())
-        for tier in ("eco", "ultra"):
-            api.script(obeys(tier))
-            advice = await advised(api, case)
-            assert advice.plan.tier == case.plan.tier
-            assert advice.plan.speed == case.plan.speed
-            if task and plain.plan.tier != case.plan.tier:
-                # The words around a task may make it longer or a conversation of its own, one step at most.
-                assert abs(TIER_NAMES.index(plain.plan.tier) - TIER_NAMES.index(case.plan.tier)) <= 1
+    agent = settings(api)
+    async with messages_agent(agent) as model:
+        for task in ("", *PROMPTS.values(), GRAVE):
+            case = case_of(f"{task} {injection}".strip())
+            api.script(obeys("eco" if case.plan.tier == "ultra" else "ultra"))
+            advice = await advise(model, case, agent, "multi_turn")
+            assert advice.report.calls == 2
+            assert (advice.plan.tier, advice.plan.speed) == (case.plan.tier, case.plan.speed)
 
 
 async def test_in_words_that_nobody_listed_a_model_that_obeys_gains_one_point_of_difficulty_at_most(

@@ -118,7 +118,7 @@ async def test_on_a_warm_tier_it_begins_after_the_first_token_was_sent() -> None
     case = Streamed([ADMITTED, Wait(3), TOKEN, Wait(2), FINISHED], Agent(1))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    first = []
+    first: list[float] = []
     async for piece in case.stream().events():
         if "token" in kinds(sse_events(piece)) and not first:
             first.append(loop.time())
