@@ -1,8 +1,9 @@
 """The GPU pool view: what every tier's replicas are doing right now, for the router and for `/api/tiers`.
 
-Three sources: Serve's controller knows which replicas run, start or cannot be placed; Ray knows which GPUs there are
+Four sources: Serve's controller knows which replicas run, start or cannot be placed; Ray knows which GPUs there are
 and which are coming (`gpu_nodes.py`); the engine replicas themselves report which fallback step they are loading or
-serving, what failed before it, how many requests they hold and how long those waited.
+serving, what failed before it, how many requests they hold and how long those waited; the ingress replicas report the
+requests that finished.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Literal
 
@@ -20,6 +22,8 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.gpu_nodes import placement, read_cluster_gpus
 from router.observation import ClusterGpus, Observation, TierState
+from router.run_record import RunRecord, RunSettings
+from router.runs import NO_RUNS, RunReport, TierRuns
 from router.tiers import Drafts, Profile, Tier, TierName
 
 REPORT_EVERY_S = 1.0
@@ -30,8 +34,14 @@ _LOOK_BUSY_S = 1.0
 _LOOK_IDLE_S = 4.0
 """Intervals of the look at Serve's controller, s: while replicas start, and while none does. The look costs the
 controller and this process some 30 ms of CPU; a report that says something new brings the next look forward."""
+_FADE_EVERY_S = 60.0
+"""Without new runs, so often is it told that the old ones are older, s."""
 NEWS_WITHIN_S = 10.0
 """Longest time that `news` is silent, s."""
+
+
+_NO_RUNS_AT_ALL = TierRuns(NO_RUNS, MappingProxyType({}))
+_NO_TIER_RUNS: Mapping[TierName, TierRuns] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +89,9 @@ def observe(
     reports: Iterable[ReplicaReport],
     cold_starts_s: Mapping[TierName, float],
     gpus: ClusterGpus | None = None,
+    runs: Mapping[TierName, TierRuns] = _NO_TIER_RUNS,
 ) -> Observation:
-    """Both sources as one observation.
+    """All sources as one observation.
 
     Args:
         profile: the tiers.
@@ -88,6 +99,7 @@ def observe(
         reports: the newest report of each replica; those of failed replicas too, as they hold the reasons.
         cold_starts_s: last measured time from wanted to running, s.
         gpus: of the cluster; None: nobody has looked yet.
+        runs: recent runs; tiers without one may be missing.
     """
     by_tier: dict[TierName, list[ReplicaReport]] = {name: [] for name in profile.tiers}
     for report in reports:
@@ -101,6 +113,7 @@ def observe(
                     deployments.get(name, TierDeployment()),
                     by_tier[name],
                     cold_starts_s.get(name, tier.cold_start_s),
+                    runs.get(name, _NO_RUNS_AT_ALL),
                 )
                 for name, tier in profile.tiers.items()
             }
@@ -115,6 +128,7 @@ def _tier_state(
     deployment: TierDeployment,
     reports: list[ReplicaReport],
     cold_start_s: float,
+    runs: TierRuns,
 ) -> TierState:
     running = [report for report in reports if report.state == "running"]
     loading = [report for report in reports if report.state == "loading"]
@@ -143,6 +157,8 @@ def _tier_state(
         cold_start_s=cold_start_s,
         drafts=told.drafts if told else None,
         drafts_reason=told.drafts_reason if told else None,
+        recent=runs.all,
+        recent_by_family=runs.by_family,
     )
 
 
@@ -187,11 +203,14 @@ class _ColdStarts:
 class GpuPool:
     """A Serve deployment with one replica: takes reports, looks at the controller, gives out snapshots.
 
-    Its state is a cache: after a restart the next reports and the next look fill it again.
+    Its state is a cache: after a restart the next reports and the next look fill it again; past runs are forgotten.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, runs: RunSettings) -> None:
         self._profile = profile
+        self._record = RunRecord(runs.half_life)
+        self._runs = _NO_TIER_RUNS
+        self._runs_told_s = -inf
         self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._deployments: dict[TierName, TierDeployment] = {}
@@ -216,6 +235,14 @@ class GpuPool:
             self._drop(lambda old: old.tier == report.tier and old.state == "failed")
         self._publish()
         return self._orders.get(report.tier)
+
+    async def report_runs(self, reports: Sequence[RunReport]) -> None:
+        """Requests that finished at an ingress replica since its last report."""
+        now_s = time.monotonic()
+        for report in reports:
+            self._record.add(report, now_s)
+        self._tell_runs(now_s)
+        self._publish()
 
     async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
         """Have all replicas of a tier, also those to come, use these drafts; they hear it with their next report."""
@@ -262,11 +289,17 @@ class GpuPool:
             if silent and (report.state == "running" or (report.state == "loading" and not starting)):
                 del self._reports[key]
         self._keep_newest_failure()
+        if now_s - self._runs_told_s > _FADE_EVERY_S:
+            self._tell_runs(now_s)
+
+    def _tell_runs(self, now_s: float) -> None:
+        self._runs, self._runs_told_s = self._record.summaries(now_s), now_s
 
     def _publish(self) -> None:
         """Give out the observation if it says something new."""
         reports = (report for _, report in self._reports.values())
-        observation = observe(self._profile, self._deployments, reports, self._cold_starts.measured_s, self._gpus)
+        measured_s = self._cold_starts.measured_s
+        observation = observe(self._profile, self._deployments, reports, measured_s, self._gpus, self._runs)
         if observation != self._observation:
             self._version, self._observation = self._version + 1, observation
             # One event a version: nobody holds a lock while waiting, so a cancelled waiter leaves nothing behind.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ValidationError
 
@@ -23,6 +21,7 @@ from router.agent_report import Fallback
 from router.agent_settings import AgentSettings
 from router.bounds import Case
 from router.claude import Call, Claude, Reply, ToolCall
+from router.deadline import within
 from router.errors import describe_problems
 from router.metering import Meter
 from router.plan import Clock, TraceStep, TraceValue
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 MOST_TOOLS_A_TURN: Final = 8
 """More calls in one turn than there are tools and tiers to ask about are a loop."""
-AnswerT = TypeVar("AnswerT")
 
 
 class MessagesAgent:
@@ -74,15 +72,6 @@ class MessagesAgent:
 
     def _request(self, case: Case) -> str:
         return request_text(case, self._settings.prompt_chars, self._settings.tier_steps)
-
-
-async def within(timeout_s: float, work: Awaitable[AnswerT]) -> AnswerT | Fallback:
-    """The work's answer, or `timeout`; what it had in hand is then closed."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await work
-    except TimeoutError:
-        return Fallback("timeout", f"no end after {timeout_s:g} s")
 
 
 class _Loop:

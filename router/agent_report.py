@@ -18,6 +18,7 @@ FallbackCode = Literal[
     "paused",
     "budget",
     "timeout",
+    "no_time",
     "late",
     "connection",
     "bad_request",

@@ -26,12 +26,12 @@ from claude_agent_sdk import (
 )
 from pydantic import ValidationError
 
-from router.agent import within
 from router.agent_choice import AgentChoice, Chosen
 from router.agent_prompt import plan_instructions, request_text
 from router.agent_report import Fallback, FallbackCode
 from router.agent_settings import AgentSettings
 from router.bounds import Case
+from router.deadline import within
 from router.errors import describe_problems
 from router.mcp_server import tool_server
 from router.metering import Meter, Usage

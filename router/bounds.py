@@ -10,19 +10,24 @@ A choice is taken only when all of this holds; else the deterministic plan stand
 - A safety-critical prompt never gets a lower tier.
 - Nor does any prompt get a tier that cannot start, while the deterministic one can.
 - What the user set (speed, k, tau) stays; the speed moves by at most `MOST_SPEED_SHIFT`; k is at most the step's k_max.
+- No limit of the user is broken that the deterministic plan keeps, by the same predictions. A goal is another matter:
+  it is a wish about the choice, and the agent's choice takes its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from router.agent_choice import AgentChoice
+from router.constraints import Violation, broken_limits, given_limits
 from router.dials import power_for_difficulty, tier_for_power
 from router.directives import speaks_to_router
 from router.observation import Observation
-from router.plan import Plan
+from router.plan import Plan, forecast
+from router.predict import Prediction
 from router.request import InferenceRequest
 from router.tiers import TIER_NAMES, Profile, TierName
 
@@ -40,6 +45,36 @@ class Case:
     plan: Plan
     profile: Profile
     observation: Observation
+
+
+def predicted(case: Case, tier: TierName, speed: int) -> Prediction:
+    """What the answer will take on that tier, at that speed."""
+    asked = case.request.model_copy(update={"speed": speed})
+    return forecast(asked, tier, case.plan.classification.category, case.observation, case.profile)
+
+
+def broken(case: Case, tier: TierName, speed: int) -> tuple[Violation, ...]:
+    """The user's limits that will probably not be kept there, the worst first."""
+    limits = given_limits(case.request.constraints)
+    return broken_limits(limits, predicted(case, tier, speed)) if limits else ()
+
+
+def time_left_s(case: Case) -> float:
+    """How long an agent may take without breaking a limit of time that the deterministic plan keeps, s.
+
+    Infinite where the user set none; a limit that is broken anyway says nothing.
+    """
+    limits = given_limits(case.request.constraints)
+    if not limits:
+        return inf
+    made = predicted(case, case.plan.tier, case.plan.speed)
+    left_ms = [
+        allowed - estimate.upper
+        for limit, allowed in limits
+        for name, estimate in (("max_ttft_ms", made.ttft_ms), ("max_total_ms", made.total_ms))
+        if limit == name and estimate.upper <= allowed
+    ]
+    return min(left_ms, default=inf) / 1000
 
 
 def refusal(choice: AgentChoice, case: Case, tier_steps: int) -> str | None:
@@ -112,4 +147,18 @@ def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[s
         yield f"k {choice.k} is more than step {step.name} of tier {choice.tier} can do ({k_max})"
 
 
-_RULES: Final[tuple[Callable[[AgentChoice, Case, int], Iterator[str]], ...]] = (_mode, _tier, _speed, _speculation)
+def _limits(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+    broken_before = {violation.limit for violation in broken(case, case.plan.tier, case.plan.speed)}
+    for violation in broken(case, choice.tier, case.plan.speed if choice.speed is None else choice.speed):
+        if violation.limit not in broken_before:
+            upper = violation.predicted.upper
+            yield f"{violation.limit} {violation.allowed:g}: it may be {upper:.3g}, and the router's plan keeps it"
+
+
+_RULES: Final[tuple[Callable[[AgentChoice, Case, int], Iterator[str]], ...]] = (
+    _mode,
+    _tier,
+    _speed,
+    _speculation,
+    _limits,
+)

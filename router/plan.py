@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.classify import Classification, classify_prompt, estimate_tokens
-from router.dials import (
-    DEFAULT_POWER,
-    DEFAULT_SPEED,
-    Sampling,
-    power_for_difficulty,
-    sampling_for_speed,
-    tier_for_power,
-)
-from router.observation import Observation
-from router.request import InferenceRequest, Message, Mode, SpecWish
-from router.steps import BuiltConfig, ClassifiedPrompt, TierPool
+from router.constraints import Violation
+from router.dials import DEFAULT_SPEED, Sampling, sampling_for_speed
+from router.observation import Observation, TierState
+from router.past_drafts import drafts_are_waste
+from router.predict import Prediction, predict
+from router.request import Goal, InferenceRequest, Message, Mode, SpecWish
+from router.runs import NO_RUNS, RunSummary
+from router.selection import Selection, select
+from router.selection_words import checked_constraints, goal_shift
+from router.signals import Category
+from router.steps import BuiltConfig, ClassifiedPrompt, PastDrafts, TierPool
 from router.tiers import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, Tier, TierName
 
 Clock = Callable[[], float]
@@ -54,7 +54,7 @@ class Escalation:
     to_tier: TierName
     reason: str
     applied: bool
-    """Whether the plan follows the advice; see `plan` for why it does not in manual mode."""
+    """Whether the plan follows the advice; see `plan` for why it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,26 @@ class Plan:
     classification: Classification
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
+    goal: Goal | None = None
+    prediction: Prediction | None = None
+    """What the answer will take; None where neither limits nor the goal asked for it."""
+    broken: tuple[Violation, ...] = ()
+    """The user's limits that it will probably break, the worst first."""
+    notes: tuple[str, ...] = ()
+    """What the goal and the limits did to the choice, in words."""
 
     def explain(self) -> str:
-        """Why this tier, in two plain sentences (the `reasoning` event's heuristic text)."""
+        """Why this tier, in a few plain sentences (the `reasoning` event's heuristic text)."""
         kind = self.classification.category.replace("_", " ")
         rated = f"a {kind} prompt of difficulty {self.classification.difficulty} of 10"
         why = "; ".join(self.classification.reasons[:3]) or "no special signals"
-        if self.mode == "auto":
-            choice = f"This looks like {rated} ({why}), so power {self.power} picks the {self.tier} tier."
-        else:
+        if self.mode == "manual":
             choice = f"You set power to {self.power}, which picks the {self.tier} tier for {rated} ({why})."
+        elif self.notes:
+            choice = f"This looks like {rated} ({why})."
+        else:
+            choice = f"This looks like {rated} ({why}), so power {self.power} picks the {self.tier} tier."
+        choice = " ".join((choice, *(f"{note[0].upper()}{note[1:]}." for note in self.notes)))
         readiness = "It is warm" if self.warm else f"It has to start first (about {self.cold_start_s:.0f} s)"
         if self.escalation is None:
             return f"{choice} {readiness}."
@@ -106,26 +116,35 @@ def plan(
 ) -> Plan:
     """The plan for a request: the same request, observation and profile always give the same one, durations aside.
 
-    AUTO: power follows the difficulty of the prompt. MANUAL: power is the user's. In both, speed is the user's or 50.
+    AUTO: power follows the difficulty of the prompt, shifted by the request's goal and within its limits; see
+    `router/selection.py`. MANUAL: power is the user's, and limits are only checked. In both, speed is the user's or 50.
 
-    A hard (8 or more) or safety-critical prompt that a manual power sends to a lower tier than its difficulty deserves
-    gets an escalation directive. It advises and is not applied: in manual mode the dial is the user's, who may know
-    better and pays; what the tier is good for is said in the trace and in `explain()`. In auto the power follows the
-    difficulty, so there is nothing to escalate.
+    A hard (8 or more) or safety-critical prompt that ends on a lower tier than its difficulty deserves (by manual
+    power, limits or a goal) gets an escalation directive. It advises and is not applied: dial, limits and goal are the
+    user's, who may know better and pays; what the tier is good for is said in the trace and in `explain()`.
     """
-    watch = _Stopwatch(clock)
+    watch = Stopwatch(clock)
     classification = classify_chat(request.chat())
     watch.lap("classify_prompt", classified(classification).model_dump())
 
-    deserved = power_for_difficulty(classification.difficulty)
-    asked = DEFAULT_POWER if request.power is None else request.power
-    power = deserved if request.mode == "auto" else asked
     speed = DEFAULT_SPEED if request.speed is None else request.speed
-    tier = tier_for_power(profile, power)
+
+    def predicted(name: TierName) -> Prediction:
+        return forecast(request, name, classification.category, observation, profile)
+
+    selection = select(request, classification, profile, predicted)
+    tier, notes = selection.tier, list[str]()
+    if request.goal is not None:
+        shift = goal_shift(request.goal, selection)
+        notes.append(shift.reason)
+        watch.lap("goal", shift.model_dump())
+    if checked := checked_constraints(request, selection):
+        notes.append(checked.reason)
+        watch.lap("constraints", checked.model_dump())
     pool = tier_pool(tier, profile.tiers[tier], observation)
     watch.lap("check_gpu_pool", pool.model_dump())
 
-    escalation = _escalation(classification, tier, tier_for_power(profile, deserved))
+    escalation = escalation_for(classification, request, selection)
     if escalation is not None:
         watch.lap(
             "escalate",
@@ -137,13 +156,17 @@ def plan(
             },
         )
 
-    step = profile.step(tier, observation.tier(tier).active_step)
+    state = observation.tier(tier)
+    step, wish = profile.step(tier, state.active_step), request.spec or SpecWish()
     sampling = sampling_of(request, speed, step)
-    spec = spec_plan(step.speculation, request.spec or SpecWish())
-    watch.lap("build_config", built_config(power, speed, tier, step, sampling, spec).model_dump())
+    past = state.recent_by_family.get(classification.category, NO_RUNS)
+    spec = spec_plan(step.speculation, wish, past)
+    if step.speculation is not None and drafts_are_waste(step.speculation, wish, past):
+        watch.lap("past_drafts", _past_drafts(past).model_dump())
+    watch.lap("build_config", built_config(selection.power, speed, tier, step, sampling, spec).model_dump())
     return Plan(
         mode=request.mode,
-        power=power,
+        power=selection.power,
         speed=speed,
         tier=tier,
         step=step,
@@ -154,10 +177,25 @@ def plan(
         classification=classification,
         escalation=escalation,
         trace=tuple(watch.steps),
+        goal=request.goal,
+        prediction=selection.chosen.prediction if selection.chosen else None,
+        broken=selection.broken,
+        notes=tuple(notes),
     )
 
 
-class _Stopwatch:
+def forecast(
+    request: InferenceRequest, name: TierName, category: Category, observation: Observation, profile: Profile
+) -> Prediction:
+    """What the answer to a request, a prompt of that category, will take on a tier."""
+    tier = profile.tiers[name]
+    state = observation.tiers.get(name) or TierState(cold_start_s=tier.cold_start_s)
+    speed = DEFAULT_SPEED if request.speed is None else request.speed
+    most = sampling_of(request, speed, profile.step(name, state.active_step)).max_tokens
+    return predict(tier, state, category, most, profile.baseline)
+
+
+class Stopwatch:
     """Collects trace steps, each with the time since the one before."""
 
     def __init__(self, clock: Clock) -> None:
@@ -166,6 +204,7 @@ class _Stopwatch:
         self.steps: list[TraceStep] = []
 
     def lap(self, step: str, result: Mapping[str, TraceValue]) -> None:
+        """One more step, which has just ended."""
         now = self._clock()
         self.steps.append(TraceStep(step, result, (now - self._last) * 1000))
         self._last = now
@@ -222,15 +261,33 @@ def built_config(power: int, speed: int, tier: TierName, step: Step, sampling: S
     )
 
 
-def _escalation(classification: Classification, tier: TierName, deserved: TierName) -> Escalation | None:
+def escalation_for(
+    classification: Classification, request: InferenceRequest, selection: Selection
+) -> Escalation | None:
+    """Advice where a hard or safety-critical prompt gets less than it deserves; None elsewhere."""
     grave = classification.category == "safety_critical"
     if not (grave or classification.difficulty >= ESCALATION_DIFFICULTY):
         return None
-    if TIER_NAMES.index(tier) >= TIER_NAMES.index(deserved):
+    if TIER_NAMES.index(selection.tier) >= TIER_NAMES.index(selection.deserved):
         return None
     what = "a safety-critical prompt" if grave else f"difficulty {classification.difficulty}"
-    reason = f"{what} deserves the {deserved} tier, but in manual mode your power setting is kept"
-    return Escalation(from_tier=tier, to_tier=deserved, reason=reason, applied=False)
+    if request.mode == "manual":
+        why = "in manual mode your power setting is kept"
+    elif selection.tier == selection.wanted:
+        why = f"you want it {request.goal}"
+    else:
+        why = "your limits are kept" if not selection.broken else "your limits come first"
+    reason = f"{what} deserves the {selection.deserved} tier, but {why}"
+    return Escalation(from_tier=selection.tier, to_tier=selection.deserved, reason=reason, applied=False)
+
+
+def _past_drafts(past: RunSummary) -> PastDrafts:
+    rate = past.accepted_tokens / past.draft_tokens
+    return PastDrafts(
+        draft_tokens=past.draft_tokens,
+        acceptance_rate=rate,
+        reason=f"{rate:.1%} of the recent drafts for such prompts were accepted on this tier, so none are made",
+    )
 
 
 def sampling_of(request: InferenceRequest, speed: int, step: Step) -> Sampling:
@@ -246,9 +303,9 @@ def sampling_of(request: InferenceRequest, speed: int, step: Step) -> Sampling:
     )
 
 
-def spec_plan(speculation: Speculation | None, wish: SpecWish) -> SpecPlan:
-    """What a step of that speculation does for a request with that wish."""
-    if speculation is None or not wish.enabled:
+def spec_plan(speculation: Speculation | None, wish: SpecWish, past: RunSummary = NO_RUNS) -> SpecPlan:
+    """What a step of that speculation does for a request with that wish, after those runs of its kind of prompt."""
+    if speculation is None or not wish.enabled or drafts_are_waste(speculation, wish, past):
         return NO_SPECULATION
     k = speculation.k if wish.k is None else wish.k
     if k == 0:

@@ -1,7 +1,7 @@
 """What recent requests were like, by tier and prompt family: reports of single runs, and summaries of many.
 
-Times in ms, energy in Wh, cost in USD. A summary is a plain immutable value: the observation carries it, `predict.py`
-reads it.
+Times in ms, energy in Wh, cost in USD. `run_record.py` makes the one into the other. A summary is a plain immutable
+value: the observation carries it, `predict.py` and `past_drafts.py` read it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from router.signals import Category
 from router.tiers import TierName
@@ -43,6 +43,11 @@ class RunReport:
     cost_usd: float
     finish_reason: FinishReason
 
+    @property
+    def busy_s(self) -> float:
+        """Time on the engine: from the end of the waiting to the last token, s."""
+        return max(0.0, self.total_ms - self.queue_ms) / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Recent:
@@ -65,6 +70,8 @@ class RunSummary:
     """As the client saw it, waiting included."""
     engine_ttft_ms: Recent | None = None
     """Without the waiting (`RunReport.queue_ms`): what a warm and idle tier needs."""
+    ms_per_token: Recent | None = None
+    """Between the first token and the last."""
     total_ms: Recent | None = None
     tokens_per_s: Recent | None = None
     completion_tokens: Recent | None = None
@@ -72,10 +79,10 @@ class RunSummary:
     """Per answer."""
     cost_usd: Recent | None = None
     """Per answer."""
-    energy_wh_per_token: Recent | None = None
-    """Per completion token."""
-    cost_usd_per_token: Recent | None = None
-    """Per completion token."""
+    watts: Recent | None = None
+    """Energy charged to an answer over its time on the engine, W."""
+    usd_per_hour: Recent | None = None
+    """Cost charged to an answer over its time on the engine, USD per hour."""
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
     """Drafts verified and accepted, older ones counting less."""
@@ -87,5 +94,27 @@ class RunSummary:
         """Accepted of the verified drafts (0-1); None where nothing was drafted."""
         return self.accepted_tokens / self.draft_tokens if self.draft_tokens > 0 else None
 
+    @property
+    def energy_wh_per_token(self) -> float | None:
+        """Energy of the answers over their completion tokens, Wh; None where there were none."""
+        return _ratio(self.energy_wh, self.completion_tokens)
+
+    @property
+    def cost_usd_per_token(self) -> float | None:
+        """Cost of the answers over their completion tokens, USD; None where there were none."""
+        return _ratio(self.cost_usd, self.completion_tokens)
+
 
 NO_RUNS = RunSummary()
+
+
+def _ratio(upper: Recent | None, lower: Recent | None) -> float | None:
+    return upper.mean / lower.mean if upper and lower and lower.mean > 0 else None
+
+
+class TierRuns(NamedTuple):
+    """The summaries of one tier."""
+
+    all: RunSummary
+    by_family: Mapping[Category, RunSummary]
+    """Families without a run are left out."""

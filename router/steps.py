@@ -9,6 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from router.constraints import Limit
+from router.request import Goal
 from router.signals import Category
 from router.tiers import Frozen, SpeculationMethod, TierName
 
@@ -19,6 +21,47 @@ class ClassifiedPrompt(Frozen):
     category: Category = Field(description="Kind of prompt.")
     difficulty: int = Field(ge=1, le=10, description="1 (a greeting) to 10 (a research problem).")
     reasons: tuple[str, ...] = Field(description="Why, strongest kind first; holds words of the tables only.")
+
+
+class GoalShift(Frozen):
+    """What a goal made of the choice."""
+
+    goal: Goal = Field(description="The goal.")
+    deserved_tier: TierName = Field(description="Tier by difficulty alone.")
+    counted_difficulty: int = Field(ge=1, le=10, description="Difficulty that the goal makes of the prompt's own.")
+    tier: TierName = Field(description="Tier for the goal; of `faster` with the limits, else before them.")
+    reason: str = Field(description="In words.")
+
+
+class CheckedConstraints(Frozen):
+    """Which of the user's limits will be kept. Null: for ever (the tier cannot start), or nothing to say."""
+
+    limits: tuple[str, ...] = Field(description="What the user allows.")
+    wanted_tier: TierName = Field(description="Tier without the limits.")
+    tier: TierName = Field(description="Tier that was chosen.")
+    kept: bool = Field(description="Whether it will probably keep all limits.")
+    gives_way: Limit | None = Field(description="The limit that it breaks most.")
+    allowed: float | None = Field(description="What that limit allows, in the unit of its name.")
+    predicted: float | None = Field(description="What is expected instead.")
+    predicted_upper: float | None = Field(description="What it will hardly exceed; this is what is held to the limit.")
+    broken: tuple[Limit, ...] = Field(description="All limits that it will probably break, the worst first.")
+    others: tuple[str, ...] = Field(description="What the other tiers would break, as far as they were looked at.")
+    ttft_ms: float | None = Field(description="Expected time to first token on the chosen tier, ms.")
+    total_ms: float | None = Field(description="Expected time to the last token, ms.")
+    cost_usd: float = Field(description="Expected cost, USD.")
+    energy_wh: float = Field(description="Expected energy, Wh.")
+    past_runs: float = Field(description="Effective number of the tier's past runs behind the prediction.")
+    reason: str = Field(description="In words.")
+
+
+class PastDrafts(Frozen):
+    """Why past runs speak against drafting."""
+
+    draft_tokens: float = Field(
+        description="Recent draft tokens of the tier and kind of prompt; older ones count less."
+    )
+    acceptance_rate: float = Field(description="Share of them that was accepted (0-1).")
+    reason: str = Field(description="In words.")
 
 
 class TierPool(Frozen):

@@ -134,6 +134,14 @@ class Tier(Frozen):
     cold_start_s: float = Field(
         default=60.0, ge=0, description="Expected time from no replica to the first token, s, until one was measured."
     )
+    expected_ttft_ms: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Time to first token of a warm and idle tier, ms, until runs have shown it; null: the baseline's.",
+    )
+    expected_tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Output speed of one stream, tokens/s, until runs have shown it; null: the baseline's.",
+    )
     chain: tuple[Step, ...] = Field(min_length=1, description="Fallback steps, best first.")
 
     @model_validator(mode="after")

@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from router.observation import Observation, TierState
+from router.runs import FinishReason, Recent, RunSummary
+from router.signals import Category
 from router.tiers import TIER_NAMES, Replicas, Speculation, Step, Tier, TierName
 from router.tools import ToolContext
 
@@ -37,6 +39,49 @@ class _Step(_Reading):
     failure: str | None
 
 
+class _Recent(_Reading):
+    mean: float
+    deviation: float
+
+
+class _Runs(_Reading):
+    """Counts are not told for each quantity: those of the runs stand for them."""
+
+    runs: float
+    ttft_ms: _Recent | None
+    engine_ttft_ms: _Recent | None
+    total_ms: _Recent | None
+    tokens_per_sec: _Recent | None
+    completion_tokens: _Recent | None
+    acceptance_rate: float | None
+    draft_tokens: float
+    energy_wh: _Recent | None
+    cost_usd: _Recent | None
+    finish_reasons: dict[FinishReason, float]
+
+    def summary(self) -> RunSummary:
+        def recent(said: _Recent | None) -> Recent | None:
+            return Recent(said.mean, said.deviation, self.runs) if said else None
+
+        return RunSummary(
+            runs=self.runs,
+            ttft_ms=recent(self.ttft_ms),
+            engine_ttft_ms=recent(self.engine_ttft_ms),
+            total_ms=recent(self.total_ms),
+            tokens_per_s=recent(self.tokens_per_sec),
+            completion_tokens=recent(self.completion_tokens),
+            energy_wh=recent(self.energy_wh),
+            cost_usd=recent(self.cost_usd),
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=(self.acceptance_rate or 0.0) * self.draft_tokens,
+            finish_reasons=self.finish_reasons,
+        )
+
+
+class _AllRuns(_Runs):
+    families: dict[Category, _Runs]
+
+
 class _Tier(_Reading):
     name: TierName
     power: tuple[int, int]
@@ -52,6 +97,7 @@ class _Tier(_Reading):
     chain: tuple[_Step, ...]
     queue_wait_ms: float
     cold_start_s: float
+    recent: _AllRuns
 
     def tier(self) -> Tier:
         """Its entry in the registry."""
@@ -81,6 +127,8 @@ class _Tier(_Reading):
             failed=self.failed,
             queue_wait_ms=self.queue_wait_ms,
             cold_start_s=self.cold_start_s,
+            recent=self.recent.summary(),
+            recent_by_family={family: runs.summary() for family, runs in self.recent.families.items()},
         )
 
 

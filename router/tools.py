@@ -129,15 +129,12 @@ def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
     step = next((step for step in tier.chain if step.name == state.active_step), tier.chain[0])
     request = context.request or InferenceRequest(prompt="?")
     speed = next(value for value in (asked.speed, request.speed, DEFAULT_SPEED) if value is not None)
-    wish = request.spec or SpecWish()
-    spec = spec_plan(
-        step.speculation,
-        SpecWish(
-            enabled=wish.enabled,
-            k=wish.k if asked.k is None else asked.k,
-            tau=wish.tau if asked.tau is None else asked.tau,
-        ),
-    )
+    given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
+    given |= {key: value for key, value in (("k", asked.k), ("tau", asked.tau)) if value is not None}
+    past = NO_RUNS
+    if context.request is not None:
+        past = state.recent_by_family.get(classify_chat(request.chat()).category, NO_RUNS)
+    spec = spec_plan(step.speculation, SpecWish.model_validate(given), past)
     return built_config(tier.power[0], speed, asked.tier, step, sampling_of(request, speed, step), spec)
 
 

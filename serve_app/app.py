@@ -39,7 +39,7 @@ def build(args: dict[str, Any]) -> Application:
 def build_app(config: AppConfig) -> Application:
     """The application for a given config."""
     registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
-    pool = pool_deployment(registry).bind(registry)
+    pool = pool_deployment(registry).bind(registry, config.runs)
     engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",
@@ -53,7 +53,7 @@ def build_app(config: AppConfig) -> Application:
 
 
 def pool_deployment(registry: Profile) -> serve.Deployment:
-    """The pool view: one replica, where every ingress replica waits for news and every engine replica reports."""
+    """The pool view: one replica, which engine replicas and ingress replicas report to, and which gives out news."""
     return serve.deployment(GpuPool).options(
         name="pool",
         max_ongoing_requests=10_000,

@@ -12,6 +12,7 @@ from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.agent_settings import AgentSettings
 from router.errors import ConfigError
+from router.run_record import RunSettings
 from router.tiers import Frozen, Profile
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -75,6 +76,7 @@ class AppConfig(Profile):
         default=SpeculationSettings(), description="The controller of speculative depth."
     )
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
+    runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
     agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from router.agent_report import AgentReport
 from router.plan import Plan
 from router.request import InferenceRequest
+from router.runs import RunReport
 from serve_app.advisor import AgentPart
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
@@ -19,6 +20,7 @@ from serve_app.events import PING, config_data, event, metrics_data, reasoning_e
 from serve_app.explanation import Explanation, Told
 from serve_app.inbox import Inbox, Tick
 from serve_app.pool_view import PoolView
+from serve_app.run_reports import run_report
 from sustainability.factors import Factors
 
 logger = logging.getLogger("ray.serve")
@@ -54,6 +56,8 @@ class InferenceStream:
         pool: tells why a cold tier is not there yet.
         factors: for the `metrics` event.
         arrived_s: monotonic clock at arrival, s.
+        report: takes what a finished request was like; None: nobody wants to know. Requests for the stub engine
+            (`mock`) tell nothing of the tier and are not reported.
         agent: the agent's part in the plan; its explanation is closed with `events`.
     """
 
@@ -65,17 +69,18 @@ class InferenceStream:
     pool: PoolView
     factors: Factors
     arrived_s: float
+    report: Callable[[RunReport], None] | None = None
     agent: AgentPart | None = None
     _early: list[StreamItem] = field(default_factory=list)
     _admitted_s: float | None = None
     _first_token_s: float | None = None
     _last_token_s: float = 0.0
     _last_status_s: float = 0.0
-    _report: AgentReport | None = None
+    _agent_report: AgentReport | None = None
 
     def __post_init__(self) -> None:
         self._last_status_s = self.arrived_s
-        self._report = self.agent.report if self.agent else None
+        self._agent_report = self.agent.report if self.agent else None
 
     @property
     def _explanation(self) -> Explanation | None:
@@ -187,7 +192,7 @@ class InferenceStream:
 
     def _told(self, told: Told) -> bytes:
         """What the agent said, or why it did not, as it comes: its step of the trace and the reasoning."""
-        self._report = told.report
+        self._agent_report = told.report
         step = told.report.trace_step({"tier": self.plan.tier})
         return trace_event(step) + reasoning_event(self.plan, told.text, "claude")
 
@@ -248,6 +253,8 @@ class InferenceStream:
             first_token_s=self._first_token_s,
             ended_s=ended_s,
         )
-        if self._report is not None:
-            metrics["agent"] = self._report.metrics()
+        if self._agent_report is not None:
+            metrics["agent"] = self._agent_report.metrics()
+        if self.report is not None and not self.wish.mock:
+            self.report(run_report(self.plan, metrics))
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})

@@ -36,6 +36,7 @@ from serve_app.inbox import Inbox, ReadAhead
 from serve_app.inference import InferenceStream, generation_request
 from serve_app.openai_relay import AUTO, OpenAIExchange, choose, engine_call
 from serve_app.pool_view import PoolView
+from serve_app.run_reports import RunReporter
 from serve_app.sse_response import ClosingStream
 from serve_app.tier_client import TierClient
 from serve_app.tiers_view import draft_floor, tiers_view
@@ -57,6 +58,7 @@ class Ingress:
     def __init__(self, config: AppConfig, pool: DeploymentHandle, tiers: Mapping[TierName, DeploymentHandle]) -> None:
         self._config = config
         self._pool = PoolView(pool)
+        self._runs = RunReporter(pool, config.runs.report_every_s)
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
@@ -83,9 +85,10 @@ class Ingress:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self._channel.start(ray.util.get_node_ip_address())
         await self._pool.refresh()
-        refreshing = asyncio.ensure_future(self._pool.run())
+        beside = [asyncio.ensure_future(self._pool.run()), asyncio.ensure_future(self._runs.run())]
         yield
-        refreshing.cancel()
+        for task in beside:
+            task.cancel()
         self._channel.stop()
         if self._advisor is not None:
             await self._advisor.aclose()
@@ -99,7 +102,16 @@ class Ingress:
         asked = generation_request(request_id, wish, decision)
         inbox = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
         stream = InferenceStream(
-            request_id, wish, decision, inbox, self._config, self._pool, self._factors, arrived_s, agent
+            request_id,
+            wish,
+            decision,
+            inbox,
+            self._config,
+            self._pool,
+            self._factors,
+            arrived_s,
+            self._runs.add,
+            agent,
         )
         await stream.admit()
         headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}

@@ -21,6 +21,7 @@ from router.errors import describe_problems
 from router.observation import Observation
 from router.plan import plan, spec_plan
 from router.request import InferenceRequest, SpecWish
+from router.runs import NO_RUNS
 from router.tiers import TIER_NAMES, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
@@ -63,9 +64,11 @@ def choose(body: Any, config: AppConfig, observation: Observation) -> Choice:
     except ValidationError as error:
         problems = "; ".join(f"{SPEC}.{problem}" for problem in describe_problems(error, SpecWish))
         raise ApiError("invalid_request", problems, status=422) from error
-    step = config.step(tier, observation.tier(tier).active_step)
-    text = _prompt_text(body)[: config.limits.max_prompt_chars]
-    return Choice(tier, speculation_wish(spec_plan(step.speculation, wish), classify_prompt(text).category))
+    state = observation.tier(tier)
+    step = config.step(tier, state.active_step)
+    family = classify_prompt(_prompt_text(body)[: config.limits.max_prompt_chars]).category
+    spec = spec_plan(step.speculation, wish, state.recent_by_family.get(family, NO_RUNS))
+    return Choice(tier, speculation_wish(spec, family))
 
 
 def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:

@@ -7,6 +7,7 @@ from typing import Any
 from router.observation import ClusterGpus, Observation, TierState
 from router.tiers import Tier
 from serve_app.config import AppConfig
+from serve_app.runs_view import runs_view
 
 
 def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
@@ -78,4 +79,5 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
         "queue_wait_ms": state.queue_wait_ms,
         "cold_start_s": state.cold_start_s,
+        "recent": runs_view(state),
     }

@@ -40,9 +40,9 @@ def case_of(body: str | Mapping[str, Any], observation: Observation = ALL_WARM, 
     return Case(request, plan(request, observation, registry), registry, observation)
 
 
-def at_difficulty(difficulty: int) -> Case:
+def at_difficulty(difficulty: int, observation: Observation = ALL_WARM, **body: Any) -> Case:
     """A case that the classifier rated so, on the tier of the dials."""
-    case = case_of("x")
+    case = case_of({"prompt": "x"} | body, observation)
     power = power_for_difficulty(difficulty)
     tier = tier_for_power(case.profile, power)
     classification = dataclasses.replace(case.plan.classification, difficulty=difficulty, category="general_reasoning")

@@ -11,6 +11,8 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.gpu_pool import GpuPool, ReplicaReport, TierDeployment, deployment_state, observe
 from router.observation import ClusterGpus, GpuSupply, TierState
+from router.run_record import RunSettings
+from tests.support.runs import run
 from tests.unit.router.profiles import small_profile
 
 FAILURES = (("small-ngram", "no memory"),)
@@ -224,7 +226,7 @@ async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GpuPool]:
     monkeypatch.setattr("ray.serve.get_replica_context", lambda: SimpleNamespace(app_name="power-lever"))
     monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={}))
     monkeypatch.setattr("cluster.gpu_pool.read_cluster_gpus", ClusterGpus)
-    pool = GpuPool(small_profile())
+    pool = GpuPool(small_profile(), RunSettings(half_life_runs=50, half_life_s=3600))
     yield pool
     pool._looking.cancel()
 
@@ -248,3 +250,20 @@ async def test_news_is_what_a_report_or_a_look_at_the_cluster_changed(pool: GpuP
     later, observation = await pool.news(version)
     assert later > version
     assert observation.tier("eco").engine_running == 3
+
+
+async def test_reported_runs_are_news_for_everybody_by_tier_and_family(pool: GpuPool) -> None:
+    version, _ = await pool.news(-1)
+    await pool.report_runs([run(ttft_ms=100), run(ttft_ms=300), run("ultra", family="code")])
+    later, observation = await pool.news(version)
+    assert later > version
+    eco = observation.tier("eco")
+    assert eco.recent.ttft_ms is not None
+    assert eco.recent.ttft_ms.mean == pytest.approx(200, rel=0.01)
+    assert set(eco.recent_by_family) == {"math"}
+    assert set(observation.tier("ultra").recent_by_family) == {"code"}
+    assert observation.tier("balanced").recent.runs == 0
+    # What a replica reports afterwards does not wipe them out.
+    await pool.report(running())
+    _, observation = await pool.news(later)
+    assert observation.tier("eco").recent.ttft_ms == eco.recent.ttft_ms

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from router.agent_choice import AgentChoice
 from router.agent_report import Fallback
 from router.bounds import Case, open_tiers, refusal
+from router.observation import Observation, TierState
 from router.planner import Advice, advise, replanned, unadvised
 from router.tiers import TIER_NAMES, TierName
-from tests.support.agent_cases import GRAVE, PROMPTS, at_difficulty, case_of, messages_agent, settings
+from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of, messages_agent, settings
 from tests.support.injections import INJECTIONS
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
 
@@ -63,6 +64,7 @@ async def test_the_trace_holds_the_agents_tools_its_own_step_and_at_last_what_wa
         "recent_runs",
         "check_gpu_pool",
         "agent",
+        "check_gpu_pool",
         "build_config",
     ]
     assert agent_step(advice) == {
@@ -137,6 +139,49 @@ async def test_in_manual_mode_the_agent_is_not_asked(api: MessagesApi) -> None:
     assert api.seen == []
 
 
+# --- limits and goals ---
+
+COLD_BALANCED = Observation({**ALL_WARM.tiers, "balanced": TierState(pending=1, cold_start_s=90)})
+
+
+async def test_a_choice_that_breaks_a_limit_which_the_deterministic_plan_keeps_is_not_taken(api: MessagesApi) -> None:
+    api.script(submits("balanced"))
+    advice = await advised(api, at_difficulty(3, COLD_BALANCED, constraints={"max_ttft_ms": 5000}))
+    assert advice.plan.tier == "eco"
+    assert agent_step(advice)["fallback"] == "out_of_bounds"
+    assert "max_ttft_ms 5000" in agent_step(advice)["detail"]
+
+
+async def test_a_limit_that_neither_keeps_is_no_reason(api: MessagesApi) -> None:
+    api.script(submits("balanced"))
+    advice = await advised(api, at_difficulty(3, COLD_BALANCED, constraints={"max_ttft_ms": 1}))
+    assert advice.plan.tier == "balanced"
+    assert [violation.limit for violation in advice.plan.broken] == ["max_ttft_ms"]
+    assert steps(advice)[-4:] == ["agent", "constraints", "check_gpu_pool", "build_config"]
+    assert advice.plan.trace[-3].result["tier"] == "balanced"
+
+
+async def test_an_agent_gets_no_more_time_than_the_users_limits_leave_it(api: MessagesApi) -> None:
+    api.script(Message("Because.", before_s=30))
+    advice = await advised(api, case_of({"prompt": EASY, "constraints": {"max_ttft_ms": 600}}))
+    assert agent_step(advice)["fallback"] == "no_time"
+    assert len(api.seen) == 1
+    assert advice.report.duration_ms < 3000
+
+
+async def test_where_they_leave_none_it_is_not_asked(api: MessagesApi) -> None:
+    advice = await advised(api, case_of({"prompt": EASY, "constraints": {"max_ttft_ms": 200}}))
+    assert agent_step(advice)["fallback"] == "no_time"
+    assert api.seen == []
+
+
+async def test_the_agents_choice_takes_the_place_of_the_goal(api: MessagesApi) -> None:
+    case = case_of({"prompt": "Describe how a bill becomes a law.", "goal": "cheaper"})
+    assert (case.plan.classification.difficulty, case.plan.tier) == (4, "eco")
+    api.script(submits("balanced"))
+    assert (await advised(api, case)).plan.tier == "balanced"
+
+
 # --- prompts that try to move the tier ---
 
 
@@ -189,15 +234,33 @@ bodies = st.fixed_dictionaries(
         "speed": st.integers(0, 100),
         "spec": st.fixed_dictionaries({}, optional={"k": st.integers(0, 32), "tau": st.floats(0, 1)}),
         "max_tokens": st.integers(1, 5000),
+        "goal": st.sampled_from(["faster", "cheaper", "greener", "better"]),
+        "constraints": st.fixed_dictionaries(
+            {},
+            optional={
+                "max_ttft_ms": st.floats(1, 1e5),
+                "max_total_ms": st.floats(1, 1e5),
+                "max_cost_usd": st.floats(1e-6, 1),
+                "max_energy_wh": st.floats(1e-6, 1),
+            },
+        ),
     },
 )
+states = st.builds(
+    TierState,
+    running=st.integers(0, 2),
+    failed=st.booleans(),
+    cold_start_s=st.floats(0, 200),
+    queue_wait_ms=st.floats(0, 1e4),
+)
+observations = st.builds(Observation, st.dictionaries(st.sampled_from(TIER_NAMES), states))
 
 
-@given(bodies, choices)
+@given(bodies, observations, choices)
 def test_any_choice_within_bounds_gives_a_valid_plan_that_keeps_what_the_user_set(
-    body: dict[str, Any], choice: AgentChoice
+    body: dict[str, Any], observation: Observation, choice: AgentChoice
 ) -> None:
-    case = case_of(body)
+    case = case_of(body, observation)
     if refusal(choice, case, 1) is not None:
         return
     made = replanned(choice, case)
@@ -211,5 +274,9 @@ def test_any_choice_within_bounds_gives_a_valid_plan_that_keeps_what_the_user_se
     wish = body.get("spec", {})
     if made.spec.enabled and wish.get("tau") is not None:
         assert made.spec.tau == wish["tau"]
-    assert [step.step for step in made.trace] == [step.step for step in case.plan.trace]
-    json.dumps(dict(made.trace[-1].result))
+    assert {violation.limit for violation in made.broken} <= {violation.limit for violation in case.plan.broken}
+    assert made.trace[-1].step == "build_config"
+    assert made.trace[-1].result["tier"] == made.tier
+    assert made.explain().endswith(".")
+    for step in made.trace:
+        json.dumps(dict(step.result))

@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 
 from router.observation import Observation, TierState
+from router.runs import Recent, RunSummary
 from router.tiers_reading import ReadingError, read_tiers
 from serve_app.tiers_view import tiers_view
 from tests.support.app_config import app_config
 
 CONFIG = app_config()
+RUNS = RunSummary(
+    runs=12.5,
+    ttft_ms=Recent(100, 20, 12.5),
+    tokens_per_s=Recent(40, 5, 12.5),
+    draft_tokens=10,
+    accepted_tokens=4,
+    finish_reasons={"stop": 1.0},
+)
 OBSERVATION = Observation(
     {
         "eco": TierState(
@@ -19,7 +28,7 @@ OBSERVATION = Observation(
         ),
         "balanced": TierState(starting=1, pending=2, reason="loading step medium-ngram", cold_start_s=33),
         "performance": TierState(failed=True, reason="no place"),
-        "ultra": TierState(),
+        "ultra": TierState(recent=RUNS, recent_by_family={"code": RUNS}),
     }
 )
 

@@ -13,6 +13,7 @@ from cluster.profiles import merge
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
+from router.runs import RunReport
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
@@ -54,6 +55,7 @@ class Case:
     def __post_init__(self) -> None:
         self.script: Script[StreamItem] = Script(self.items)
         self.pool = FixedPool({"eco": self.state})
+        self.reports: list[RunReport] = []
 
     def stream(self) -> InferenceStream:
         wish = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | self.wish)
@@ -66,6 +68,7 @@ class Case:
             self.pool,
             load_factors(),
             asyncio.get_running_loop().time(),
+            self.reports.append,
         )
 
     async def events(self) -> list[tuple[str, dict[str, Any]]]:
@@ -133,6 +136,29 @@ async def test_metrics_count_from_arrival_to_the_last_token() -> None:
     assert metrics["tokens_per_sec"] == pytest.approx(3 / 1.25)
     assert (metrics["prompt_tokens"], metrics["completion_tokens"], metrics["finish_reason"]) == (4, 3, "stop")
     assert metrics["spec"]["acceptance_rate"] == 0.25
+
+
+async def test_a_finished_request_is_reported_as_its_metrics_say() -> None:
+    case = Case(WHOLE)
+    (metrics,) = only(await case.events(), "metrics")
+    [report] = case.reports
+    assert (report.tier, report.family, report.finish_reason) == ("eco", "simple_question", "stop")
+    assert (report.ttft_ms, report.total_ms) == (metrics["ttft_ms"], metrics["total_ms"])
+    assert (report.completion_tokens, report.draft_tokens, report.accepted_tokens) == (3, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(WHOLE, wish={"mock": True}),
+        Case([ADMITTED, *TOKENS, Failure("engine_failed", "out of memory", 500, True)]),
+        Case([ADMITTED, *TOKENS]),
+    ],
+    ids=["answered by the stub", "failed", "cut"],
+)
+async def test_what_says_nothing_of_the_tier_is_not_reported(case: Case) -> None:
+    await case.events()
+    assert case.reports == []
 
 
 async def test_an_answer_without_tokens_ends_properly() -> None:

@@ -83,7 +83,7 @@ class Streamed:
             self.pool,
             load_factors(),
             asyncio.get_running_loop().time(),
-            part or beside,
+            agent=part or beside,
         )
 
     async def events(self, part: AgentPart | None = None) -> Events:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
+from router.runs import RunSummary
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import ResponseStart
 from serve_app.errors import ApiError, overloaded
@@ -157,6 +158,15 @@ def test_spec_in_an_openai_body_is_what_it_is_in_ours(spec: Any, k: int | str, t
         {"model": "eco", "prompt": "def f(x):\n    return x  # fix this code", "spec": spec}, CONFIG, Observation()
     )
     assert (wish.speculation.k, wish.speculation.tau, wish.speculation.family) == (k, tau, "code")
+
+
+def test_drafts_that_past_runs_call_waste_are_not_made_here_either() -> None:
+    waste = RunSummary(runs=50, draft_tokens=4000, accepted_tokens=20)
+    seen = Observation({"eco": TierState(running=1, recent_by_family={"simple_question": waste})})
+    body = {"model": "eco", "prompt": "Hi"}
+    assert choose(body, CONFIG, seen).speculation.k == 0
+    assert choose(body | {"spec": {"k": "auto"}}, CONFIG, seen).speculation.k == "auto"
+    assert choose(body | {"model": "balanced"}, CONFIG, seen).speculation.k == "auto"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from router.observation import Observation, TierState
+from router.runs import Recent, RunSummary
 from serve_app.tiers_view import tiers_view
 from tests.support.app_config import app_config
 
@@ -88,7 +89,36 @@ def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
         "requests": {"running": 4, "waiting": 5},
         "queue_wait_ms": 6.5,
         "cold_start_s": 33,
+        "recent": {
+            "runs": 0.0,
+            "ttft_ms": None,
+            "engine_ttft_ms": None,
+            "total_ms": None,
+            "tokens_per_sec": None,
+            "completion_tokens": None,
+            "acceptance_rate": None,
+            "draft_tokens": 0.0,
+            "energy_wh": None,
+            "cost_usd": None,
+            "finish_reasons": {},
+            "families": {},
+        },
     }
+
+
+def test_recent_runs_of_a_tier_are_shown_for_all_prompts_and_by_family() -> None:
+    runs = RunSummary(
+        runs=2.0,
+        ttft_ms=Recent(100.0, 10.0, 2.0),
+        draft_tokens=40.0,
+        accepted_tokens=10.0,
+        finish_reasons={"stop": 0.5, "length": 0.5},
+    )
+    state = TierState(running=1, recent=runs, recent_by_family={"math": runs})
+    recent = tiers_view(app_config(), Observation({"eco": state}))["tiers"][0]["recent"]
+    assert (recent["runs"], recent["ttft_ms"], recent["total_ms"]) == (2.0, {"mean": 100.0, "deviation": 10.0}, None)
+    assert (recent["acceptance_rate"], recent["finish_reasons"]) == (0.25, {"stop": 0.5, "length": 0.5})
+    assert recent["families"]["math"]["ttft_ms"] == {"mean": 100.0, "deviation": 10.0}
 
 
 def test_a_tier_without_a_gpu_says_cpu() -> None:

@@ -1,0 +1,69 @@
+"""Past runs are shared by the ingress replicas, survive them, and shape plans.
+
+After the files that want tiers cold or idle: it replaces the ingress replicas of an application.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from bench.servers import Server
+from tests.support.api import Api, Json
+
+SUM = {"prompt": "What is 12 * 7 + 3? stub:tokens=20", "mode": "manual", "power": 10}
+LOOKS = 20
+"""So many answers in a row come from both ingress replicas, but for one time in 500,000."""
+
+
+def sums(api: Api) -> Json:
+    """The eco tier's recent runs of prompts like the one above."""
+    families: Json = api.tier("eco")["recent"]["families"]
+    found: Json = families.get("math", {"runs": 0.0})
+    return found
+
+
+def shown_by_all(api: Api, at_least: float) -> bool:
+    return all(sums(api)["runs"] >= at_least for _ in range(LOOKS))
+
+
+def ingress_processes(server: Server) -> set[int]:
+    """Of the application with two of them."""
+    return {p.pid for p in server.processes() if p.command().startswith("ray::ServeReplica:power-lever-tight:ingress")}
+
+
+def test_finished_runs_are_shown_by_every_ingress_replica(tight: Api) -> None:
+    before = sums(tight)["runs"]
+    answers = [tight.infer(**SUM) for _ in range(3)]
+
+    tight.wait_for(lambda api: shown_by_all(api, before + 2.5), timeout_s=15)
+    runs = sums(tight)
+    assert runs["completion_tokens"]["mean"] == 20
+    assert runs["finish_reasons"] == {"stop": 1.0}
+    slowest = max(answer.one("metrics")["ttft_ms"] for answer in answers)
+    assert 0 < runs["ttft_ms"]["mean"] <= slowest
+    assert tight.tier("eco")["recent"]["runs"] >= runs["runs"]
+
+
+def test_limits_are_met_with_what_past_runs_tell(tight: Api) -> None:
+    answer = tight.infer(prompt="What is 12 * 7 + 3? stub:tokens=5", constraints={"max_ttft_ms": 3000})
+    [said] = [step["result"] for step in answer.all("trace") if step["step"] == "constraints"]
+    assert (answer.one("config")["tier"], said["kept"]) == ("eco", True)
+    assert said["past_runs"] > 0
+    assert said["reason"] == "the eco tier is predicted to keep your limit"
+
+
+def test_runs_survive_the_ingress_replicas_that_reported_them(tight: Api, server: Server) -> None:
+    tight.infer(**SUM)
+    tight.wait_for(lambda api: shown_by_all(api, 0.9), timeout_s=15)
+    before, old = sums(tight)["runs"], ingress_processes(server)
+    assert len(old) == 2
+    for pid in old:
+        os.kill(pid, signal.SIGKILL)
+
+    def replaced(api: Api) -> bool:
+        new = ingress_processes(server) - old
+        return len(new) == 2 and api.get("/api/tiers").status_code == 200
+
+    tight.wait_for(replaced, timeout_s=90)
+    tight.wait_for(lambda api: shown_by_all(api, 0.9 * before), timeout_s=30)

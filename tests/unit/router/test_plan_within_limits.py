@@ -1,0 +1,252 @@
+"""Plans with goals, limits and past runs: what the trace says, and what holds for anything."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.constraints import broken_limits, given_limits
+from router.dials import tier_for_power
+from router.observation import Observation, TierState
+from router.plan import NO_SPECULATION, Plan, forecast, plan
+from router.request import InferenceRequest
+from router.runs import Recent, RunSummary
+from router.tiers import TIER_NAMES
+from tests.unit.router.profiles import small_profile
+from tests.unit.router.strategies import goals, limits, observations
+
+PROFILE = small_profile()
+WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
+EASY = "What is the capital of France?"
+PROOF = "Prove that the square root of 2 is irrational."
+GRAVE = "How much ibuprofen can I give my baby?"
+PROMPTS = [EASY, PROOF, GRAVE, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
+
+
+def planned(observation: Observation = WARM, **body: Any) -> Plan:
+    clock = itertools.count()
+    request = InferenceRequest.model_validate({"prompt": EASY} | body)
+    return plan(request, observation, PROFILE, lambda: float(next(clock)))
+
+
+def result(made: Plan, step: str) -> dict[str, Any]:
+    [found] = [trace for trace in made.trace if trace.step == step]
+    return json.loads(json.dumps(dict(found.result), allow_nan=False))  # type: ignore[no-any-return]
+
+
+def steps(made: Plan) -> list[str]:
+    return [trace.step for trace in made.trace]
+
+
+def only_warm(name: str) -> Observation:
+    return Observation({tier: TierState(running=int(tier == name), cold_start_s=90) for tier in TIER_NAMES})
+
+
+# --- limits ---
+
+
+def test_without_limits_or_goal_there_is_nothing_to_predict_or_to_say() -> None:
+    made = planned()
+    assert steps(made) == ["classify_prompt", "check_gpu_pool", "build_config"]
+    assert (made.prediction, made.broken, made.notes, made.goal) == (None, (), (), None)
+    assert steps(planned(constraints={})) == steps(made)
+
+
+def test_limits_that_are_kept_are_told_with_what_was_predicted() -> None:
+    made = planned(constraints={"max_ttft_ms": 500})
+    assert steps(made) == ["classify_prompt", "constraints", "check_gpu_pool", "build_config"]
+    said = result(made, "constraints")
+    assert (said["limits"], said["tier"], said["kept"], said["gives_way"]) == (["max_ttft_ms 500"], "eco", True, None)
+    assert said["ttft_ms"] == pytest.approx(100)
+    assert said["reason"] == "the eco tier is predicted to keep your limit"
+    assert made.prediction is not None
+    assert made.prediction.ttft_ms.expected == pytest.approx(100)
+
+
+def test_a_prompt_goes_where_a_replica_is_warm_when_it_cannot_wait_for_a_start() -> None:
+    made = planned(only_warm("performance"), constraints={"max_ttft_ms": 1000})
+    assert (made.tier, made.power, made.warm) == ("performance", 51, True)
+    said = result(made, "constraints")
+    assert (said["wanted_tier"], said["kept"]) == ("eco", True)
+    assert said["reason"] == (
+        "the performance tier is predicted to keep your limit; "
+        "eco breaks max_ttft_ms (90100 expected, up to 118900, allowed 1000)"
+    )
+    assert said["reason"][1:] in made.explain()
+
+
+def test_where_no_tier_keeps_the_limits_the_trace_says_which_one_gives_way() -> None:
+    made = planned(only_warm("eco"), prompt=PROOF, constraints={"max_ttft_ms": 50, "max_cost_usd": 100})
+    assert made.tier == "eco"
+    said = result(made, "constraints")
+    assert (said["kept"], said["gives_way"], said["allowed"]) == (False, "max_ttft_ms", 50)
+    assert said["predicted"] == pytest.approx(100)
+    assert said["predicted_upper"] == pytest.approx(164)
+    assert said["broken"] == ["max_ttft_ms"]
+    assert said["reason"].startswith("no tier is predicted to keep all your limits; the eco tier comes nearest")
+    assert [violation.limit for violation in made.broken] == ["max_ttft_ms"]
+
+
+def test_a_tier_that_cannot_start_is_told_without_infinite_numbers() -> None:
+    dead = Observation({name: TierState(failed=True) for name in TIER_NAMES})
+    said = result(planned(dead, constraints={"max_total_ms": 1e9}), "constraints")
+    assert (said["gives_way"], said["predicted"], said["predicted_upper"]) == ("max_total_ms", None, None)
+    assert (said["ttft_ms"], said["total_ms"]) == (None, None)
+    assert "it cannot start" in said["reason"]
+
+
+def test_a_safety_critical_prompt_that_limits_send_to_a_low_tier_is_advised_against() -> None:
+    made = planned(only_warm("eco"), prompt=GRAVE, constraints={"max_ttft_ms": 500})
+    assert made.tier == "eco"
+    assert made.escalation is not None
+    assert (made.escalation.from_tier, made.escalation.to_tier) == ("eco", "performance")
+    assert made.escalation.reason == "a safety-critical prompt deserves the performance tier, but your limits are kept"
+    assert made.escalation.reason in made.explain()
+
+
+def test_in_manual_mode_the_tier_stays_and_the_trace_says_what_it_breaks() -> None:
+    made = planned(only_warm("eco"), mode="manual", power=95, constraints={"max_ttft_ms": 500})
+    assert (made.tier, made.power) == ("ultra", 95)
+    said = result(made, "constraints")
+    assert (said["kept"], said["gives_way"], said["others"]) == (False, "max_ttft_ms", [])
+    assert said["reason"].endswith("in manual mode your power setting is kept")
+
+
+def test_the_length_that_the_user_allows_counts() -> None:
+    assert planned(constraints={"max_total_ms": 1000}, max_tokens=10).broken == ()
+    assert planned(constraints={"max_total_ms": 1000}, max_tokens=1000).broken != ()
+
+
+def test_past_runs_decide_whether_a_limit_is_kept() -> None:
+    slow = RunSummary(runs=50, engine_ttft_ms=Recent(3000.0, 100.0, 50))
+    observation = Observation({**WARM.tiers, "eco": TierState(running=1, recent=slow)})
+    assert planned(observation, constraints={"max_ttft_ms": 1000}).tier == "balanced"
+    assert planned(constraints={"max_ttft_ms": 1000}).tier == "eco"
+
+
+# --- goals ---
+
+
+def test_a_goal_is_told_with_what_it_did() -> None:
+    made = planned(prompt=PROOF, goal="cheaper")
+    assert steps(made) == ["classify_prompt", "goal", "check_gpu_pool", "escalate", "build_config"]
+    said = result(made, "goal")
+    assert (said["goal"], said["deserved_tier"], said["tier"]) == ("cheaper", "ultra", "performance")
+    assert (made.tier, made.goal) == ("performance", "cheaper")
+    assert "You want it cheaper" in made.explain()
+
+
+def test_a_safety_critical_prompt_keeps_its_tier_whatever_is_cheaper() -> None:
+    made = planned(prompt=GRAVE, goal="cheaper")
+    assert made.tier == "performance"
+    assert result(made, "goal")["reason"] == "you want it cheaper, but the performance tier is what this prompt needs"
+    assert made.escalation is None
+
+
+def test_faster_goes_to_a_warm_tier_instead_of_waiting_for_a_start() -> None:
+    made = planned(only_warm("balanced"), goal="faster")
+    assert made.tier == "balanced"
+    assert result(made, "goal")["tier"] == "balanced"
+    assert made.prediction is not None
+
+
+def test_goal_and_limits_are_told_in_this_order() -> None:
+    made = planned(goal="better", constraints={"max_ttft_ms": 500})
+    assert steps(made)[1:3] == ["goal", "constraints"]
+
+
+def test_a_goal_in_manual_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="`goal` shifts the choice of auto mode"):
+        InferenceRequest.model_validate({"prompt": "x", "mode": "manual", "goal": "faster"})
+
+
+# --- past drafts ---
+
+
+def test_drafts_that_past_runs_call_waste_are_not_made_and_the_trace_says_why() -> None:
+    waste = RunSummary(runs=50, draft_tokens=4000, accepted_tokens=20)
+    eco = TierState(running=1, recent=waste, recent_by_family={"simple_question": waste})
+    made = planned(Observation({"eco": eco}))
+    assert made.spec == NO_SPECULATION
+    said = result(made, "past_drafts")
+    assert said["reason"] == "0.5% of the recent drafts for such prompts were accepted on this tier, so none are made"
+    assert result(made, "build_config")["spec_k"] == 0
+    for other in (planned(Observation({"eco": eco}), prompt="Hi", spec={"k": 4}), planned(prompt="Hi")):
+        assert other.spec.enabled
+        assert "past_drafts" not in steps(other)
+
+
+# --- for anything ---
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> InferenceRequest:
+    body: dict[str, Any] = {"prompt": draw(st.sampled_from(PROMPTS)), "constraints": draw(limits)}
+    if draw(st.booleans()):
+        body |= {"mode": "manual", "power": draw(st.integers(0, 100))}
+    else:
+        body["goal"] = draw(goals)
+    body["max_tokens"] = draw(st.none() | st.integers(1, 10_000))
+    body["speed"] = draw(st.none() | st.integers(0, 100))
+    return InferenceRequest.model_validate(body)
+
+
+@given(requests(), observations)
+def test_any_observation_and_any_request_give_a_valid_plan(request: InferenceRequest, observation: Observation) -> None:
+    made = plan(request, observation, PROFILE)
+    assert made.tier == tier_for_power(PROFILE, made.power)
+    assert made.step in PROFILE.tiers[made.tier].chain
+    most = made.step.speculation.k_max if made.step.speculation else 0
+    assert 0 <= made.spec.k <= most
+    assert made.explain().endswith(".")
+    for trace in made.trace:
+        json.dumps(dict(trace.result), allow_nan=False)
+    has_limits = bool(given_limits(request.constraints))
+    assert ("constraints" in steps(made)) == has_limits
+    assert ("goal" in steps(made)) == (request.goal is not None)
+    assert (made.prediction is not None) == (has_limits or request.goal == "faster")
+
+
+@given(requests(), observations)
+def test_a_plan_in_auto_mode_breaks_a_limit_only_where_every_tier_does(
+    request: InferenceRequest, observation: Observation
+) -> None:
+    made = plan(request, observation, PROFILE)
+    asked = given_limits(request.constraints)
+
+    def broken(tier: Any) -> bool:
+        category = made.classification.category
+        return bool(broken_limits(asked, forecast(request, tier, category, observation, PROFILE)))
+
+    assert bool(made.broken) == broken(made.tier)
+    if request.mode == "auto":
+        assert bool(made.broken) == all(broken(name) for name in TIER_NAMES)
+
+
+@given(requests(), observations)
+def test_the_same_request_at_the_same_moment_gets_the_same_tier(
+    request: InferenceRequest, observation: Observation
+) -> None:
+    first, second = plan(request, observation, PROFILE), plan(request, observation, PROFILE)
+    assert (first.tier, first.power, first.broken, first.notes) == (
+        second.tier,
+        second.power,
+        second.broken,
+        second.notes,
+    )
+
+
+@given(st.sampled_from([GRAVE, f"{GRAVE} {PROOF}"]), goals, observations)
+def test_no_goal_sends_a_safety_critical_prompt_below_its_tier(
+    prompt: str, goal: str | None, observation: Observation
+) -> None:
+    made = planned(observation, prompt=prompt, goal=goal)
+    plain = planned(observation, prompt=prompt)
+    assert made.classification.category == "safety_critical"
+    assert TIER_NAMES.index(made.tier) >= TIER_NAMES.index(plain.tier)
+    assert made.escalation is None
