@@ -48,11 +48,10 @@ def drafts_are_waste(speculation: Speculation, wish: SpecWish, past: RunSummary)
 def upper_rate(accepted: float, drafted: float) -> float:
     """Upper end of Wilson's interval of an acceptance rate.
 
-        (p + z^2 / 2n + z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+        (n p + z^2 / 2 + z sqrt(n p (1 - p) + z^2 / 4)) / (n + z^2)
 
     with p = accepted / drafted and n = drafted / `RUN_TOKENS`.
     """
-    rate, trials = min(1.0, accepted / drafted), drafted / RUN_TOKENS
-    z2 = CERTAIN_Z * CERTAIN_Z
-    spread = CERTAIN_Z * sqrt(rate * (1 - rate) / trials + z2 / (4 * trials * trials))
-    return (rate + z2 / (2 * trials) + spread) / (1 + z2 / trials)
+    rate, trials, z2 = min(1.0, accepted / drafted), drafted / RUN_TOKENS, CERTAIN_Z * CERTAIN_Z
+    spread = CERTAIN_Z * sqrt(trials * rate * (1 - rate) + z2 / 4)
+    return (trials * rate + z2 / 2 + spread) / (trials + z2)

@@ -73,6 +73,10 @@ def test_wilsons_upper_end_is_what_a_hand_computes() -> None:
     assert upper_rate(400, 800) == pytest.approx((0.52 + 2 * 0.0026**0.5) / 1.04)
 
 
+def test_next_to_no_evidence_leaves_everything_possible() -> None:
+    assert upper_rate(0.0, 1e-308) == 1
+
+
 @given(st.floats(1e-6, 1e6), st.floats(0, 1))
 def test_the_upper_end_is_a_rate_over_the_measured_one_and_nears_it_with_evidence(drafted: float, rate: float) -> None:
     upper = upper_rate(drafted * rate, drafted)
