@@ -47,7 +47,8 @@ classifier put a point too high or too low for the task, a long cold start where
 what recent runs were like. You may choose only one of the request's `open_tiers`, turn the speed dial by at most 25 \
 points, and set the depth of speculative decoding; what the user set stays. Prefer the lower tier where both would do, \
 but never for a safety-critical prompt. Look only at what can change your mind: most requests need at most one round \
-of tools, called together. Then call submit_plan; its reason goes to the user."""
+of tools, called together. """
+SUBMIT_ENDING: Final = f"Then call {SUBMIT_PLAN}; its reason goes to the user."
 
 
 def registry_text(profile: Profile) -> str:
@@ -65,9 +66,9 @@ def explain_instructions(profile: Profile) -> str:
     return _COMMON + registry_text(profile) + _EXPLAIN
 
 
-def plan_instructions(profile: Profile) -> str:
-    """The fixed part for plans."""
-    return _COMMON + registry_text(profile) + _PLAN
+def plan_instructions(profile: Profile, ending: str = SUBMIT_ENDING) -> str:
+    """The fixed part for plans; `ending` says how the plan is given."""
+    return _COMMON + registry_text(profile) + _PLAN + ending
 
 
 def system_blocks(instructions: str) -> list[TextBlockParam]:

@@ -42,10 +42,27 @@ from router.tools import CLASSIFY_PROMPT, TOOLS, ToolContext, json_schema
 SERVER: Final = "router"
 SUBAGENT_TOOL: Final = "Agent"
 CLASSIFIER: Final = "classifier"
+_ENDING: Final = (
+    f"Where you doubt the difficulty, ask the {CLASSIFIER} subagent once. Then give your plan as the structured "
+    "output; its reason goes to the user."
+)
+_PLAIN_PROGRAM: Final = {
+    "CLAUDE_AGENT_SDK_DISABLE_BUILTIN_AGENTS": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "CLAUDE_CODE_MAX_RETRIES": "0",
+}
+"""No subagents but ours, which is waited for; no calls but those of the plan, none of them twice."""
 _ENDINGS: Final[dict[str, FallbackCode]] = {
     "error_max_turns": "loop",
     "error_max_budget_usd": "budget",
     "error_max_structured_output_retries": "bad_json",
+}
+_BY_STATUS: Final[dict[int, FallbackCode]] = {
+    401: "unauthorized",
+    403: "unauthorized",
+    429: "rate_limited",
+    529: "overloaded",
 }
 
 
@@ -76,7 +93,7 @@ class SdkAgent:
 
     async def _run(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice | Fallback:
         text = request_text(case, self._settings.prompt_chars, self._settings.tier_steps)
-        with tempfile.TemporaryDirectory(prefix="power-lever-agent-") as folder:
+        with tempfile.TemporaryDirectory(prefix="power-lever-agent-", ignore_cleanup_errors=True) as folder:
             try:
                 messages = cast(
                     "AsyncIterator[Message]", query(prompt=text, options=self._options(case, steps, folder))
@@ -103,12 +120,16 @@ class SdkAgent:
             tools=[tool_name(CLASSIFY_PROMPT.name)],
             model="inherit",
         )
-        environment = {"ANTHROPIC_API_KEY": self._key, "CLAUDE_CONFIG_DIR": folder}
+        environment = {
+            "ANTHROPIC_API_KEY": self._key,
+            "CLAUDE_CONFIG_DIR": folder,
+            **_PLAIN_PROGRAM,
+        }
         if self._settings.base_url is not None:
             environment["ANTHROPIC_BASE_URL"] = self._settings.base_url
         return ClaudeAgentOptions(
             model=self._settings.model,
-            system_prompt=plan_instructions(self._profile),
+            system_prompt=plan_instructions(self._profile, _ENDING),
             tools=[SUBAGENT_TOOL],
             allowed_tools=[SUBAGENT_TOOL, *(tool_name(name) for name in TOOLS)],
             permission_mode="dontAsk",
@@ -120,8 +141,10 @@ class SdkAgent:
             max_turns=self._settings.max_turns,
             max_budget_usd=self._settings.budget_usd,
             thinking={"type": "disabled"} if self._settings.thinking == "disabled" else None,
+            effort="low",
             cwd=folder,
             env=environment,
+            extra_args={"disable-slash-commands": None, "no-session-persistence": None},
         )
 
 
@@ -129,26 +152,28 @@ async def _outcome(messages: AsyncIterator[Message], meter: Meter) -> AgentChoic
     async with aclosing(cast("Any", messages)):
         async for message in messages:
             if isinstance(message, ResultMessage):
-                usage = message.usage or {}
-                meter.charge(
-                    Usage(
-                        usage.get("input_tokens", 0),
-                        usage.get("output_tokens", 0),
-                        usage.get("cache_read_input_tokens", 0),
-                        usage.get("cache_creation_input_tokens", 0),
-                    ),
-                    message.total_cost_usd,
-                    message.num_turns,
-                )
+                meter.charge(_usage(message), message.total_cost_usd, message.num_turns)
                 return _choice(message)
     return Fallback("cut_stream", "the Agent SDK's program said no result")
+
+
+def _usage(message: ResultMessage) -> Usage:
+    """Of the agent and its subagent; `usage` has only the agent's own."""
+    total = Usage()
+    for used in (message.model_usage or {}).values():
+        total += Usage(
+            used["inputTokens"], used["outputTokens"], used["cacheReadInputTokens"], used["cacheCreationInputTokens"]
+        )
+    return total
 
 
 def _choice(message: ResultMessage) -> AgentChoice | Fallback:
     if message.subtype in _ENDINGS:
         return Fallback(_ENDINGS[message.subtype], message.subtype)
     if message.is_error or message.subtype != "success":
-        return Fallback("api_error", f"{message.subtype}: {message.result or ''}"[:200])
+        status, said = message.api_error_status, message.result or "; ".join(message.errors or ())
+        client_error: FallbackCode = "bad_request" if status is not None and 400 <= status < 500 else "api_error"
+        return Fallback(_BY_STATUS.get(status or 0, client_error), f"{message.subtype}: {said}"[:200])
     if message.structured_output is None:
         return Fallback("no_plan", "the model gave no plan")
     try:
