@@ -13,16 +13,19 @@ from bench.claude_api import message_events
 from serve_app.config import load_config
 
 
-def samples(off: list[float], again: list[float], on: list[float]) -> dict[Variant, Sample]:
-    return {"off": Sample(off), "off again": Sample(again), "on": Sample(on)}
+def samples(
+    off: list[float], again: list[float], on: list[float], not_asked: list[float] | None = None
+) -> dict[Variant, Sample]:
+    return {"off": Sample(off), "off again": Sample(again), "on": Sample(on), "not asked": Sample(not_asked or on)}
 
 
 def test_the_agent_is_measured_against_both_runs_without_it() -> None:
-    figures = row(1, samples([10.0, 20.0, 30.0], [12.0, 22.0, 32.0], [31.0, 41.0, 51.0]))
+    figures = row(1, samples([10.0, 20.0, 30.0], [12.0, 22.0, 32.0], [31.0, 41.0, 51.0], [30.0, 40.0, 50.0]))
     assert figures["off_ttft_p50_ms"] == 21
     assert figures["on_ttft_p50_ms"] == 41
     assert figures["added_ttft_p50_ms"] == 20
     assert figures["noise_p50_ms"] == 2
+    assert figures["added_in_process_p50_ms"] == 1
     assert figures["answers"] == 3
 
 
@@ -46,11 +49,16 @@ def test_the_variants_differ_in_the_agent_only_and_are_valid() -> None:
     assert arguments({}) | {"agent": None} == arguments({"mode": "off"}) | {"agent": None}
 
 
-def test_every_variant_is_asked_for_an_explanation_under_its_own_prefix() -> None:
-    asked = [request(8000, variant, 3) for variant in PREFIXES]
-    assert [one.path for one in asked] == ["/api/inference", "/again/api/inference", "/agent/api/inference"]
-    assert {json.dumps(one.body) for one in asked} == {json.dumps(asked[0].body)}
-    assert asked[0].body["reasoning"] is True
+def test_every_variant_is_asked_the_same_under_its_own_prefix_and_all_but_one_for_reasoning() -> None:
+    asked = {variant: request(8000, variant, 3) for variant in PREFIXES}
+    assert [one.path for one in asked.values()] == [
+        "/api/inference",
+        "/again/api/inference",
+        "/agent/api/inference",
+        "/agent/api/inference",
+    ]
+    assert [one.body["reasoning"] for one in asked.values()] == [True, True, True, False]
+    assert len({json.dumps(one.body | {"reasoning": None}) for one in asked.values()}) == 1
 
 
 def test_the_stand_in_streams_as_the_messages_api_does() -> None:
