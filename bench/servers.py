@@ -239,6 +239,7 @@ def ray_environment(scratch: Path, *, haproxy: bool) -> dict[str, str]:
     # is sent to the one may reach the other. So each gets a range of its own.
     first = free_port()
     own = {
+        "ANTHROPIC_API_KEY": "",  # what is measured or tested calls nobody, whatever the shell's environment holds
         "RAY_TMPDIR": str(scratch),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(min(first + 100, 65535)),

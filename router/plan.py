@@ -123,7 +123,7 @@ def plan(
     power, limits or a goal) gets an escalation directive. It advises and is not applied: dial, limits and goal are the
     user's, who may know better and pays; what the tier is good for is said in the trace and in `explain()`.
     """
-    watch = _Stopwatch(clock)
+    watch = Stopwatch(clock)
     classification = classify_chat(request.chat())
     watch.lap("classify_prompt", classified(classification).model_dump())
 
@@ -144,7 +144,7 @@ def plan(
     pool = tier_pool(tier, profile.tiers[tier], observation)
     watch.lap("check_gpu_pool", pool.model_dump())
 
-    escalation = _escalation(classification, request, selection)
+    escalation = escalation_for(classification, request, selection)
     if escalation is not None:
         watch.lap(
             "escalate",
@@ -195,7 +195,7 @@ def forecast(
     return predict(tier, state, category, most, profile.baseline)
 
 
-class _Stopwatch:
+class Stopwatch:
     """Collects trace steps, each with the time since the one before."""
 
     def __init__(self, clock: Clock) -> None:
@@ -204,6 +204,7 @@ class _Stopwatch:
         self.steps: list[TraceStep] = []
 
     def lap(self, step: str, result: Mapping[str, TraceValue]) -> None:
+        """One more step, which has just ended."""
         now = self._clock()
         self.steps.append(TraceStep(step, result, (now - self._last) * 1000))
         self._last = now
@@ -263,7 +264,10 @@ def built_config(power: int, speed: int, tier: TierName, step: Step, sampling: S
     )
 
 
-def _escalation(classification: Classification, request: InferenceRequest, selection: Selection) -> Escalation | None:
+def escalation_for(
+    classification: Classification, request: InferenceRequest, selection: Selection
+) -> Escalation | None:
+    """Advice where a hard or safety-critical prompt gets less than it deserves; None elsewhere."""
     grave = classification.category == "safety_critical"
     if not (grave or classification.difficulty >= ESCALATION_DIFFICULTY):
         return None

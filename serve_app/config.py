@@ -10,6 +10,7 @@ from pydantic import Field
 from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
+from router.agent_settings import AgentSettings
 from router.errors import ConfigError
 from router.run_record import RunSettings
 from router.tiers import Frozen, Profile
@@ -76,6 +77,7 @@ class AppConfig(Profile):
     )
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
     runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
+    agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from router.plan import Plan
+from router.plan import Plan, TraceStep
 from router.tiers import Profile
 from serve_app.engine.interface import Finished, Token
 from sustainability.factors import Factors
@@ -32,6 +32,18 @@ def token_events(tokens: Sequence[Token]) -> bytes:
         )
         for text, token_id, logprob, accepted in tokens
     )
+
+
+def trace_event(step: TraceStep) -> bytes:
+    """One step of the trace."""
+    return event("trace", {"step": step.step, "result": step.result, "duration_ms": round(step.duration_ms, 4)})
+
+
+def reasoning_event(plan: Plan, text: str | None, source: Literal["claude", "agent"]) -> bytes:
+    """Why this plan: the text of that source; the router's own words where there is none."""
+    if text is None:
+        return event("reasoning", {"text": plan.explain(), "source": "heuristic"})
+    return event("reasoning", {"text": text, "source": source})
 
 
 def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> dict[str, Any]:

@@ -7,14 +7,17 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from router.agent_report import AgentReport
 from router.plan import Plan
 from router.request import InferenceRequest
 from router.runs import RunReport
+from serve_app.advisor import AgentPart
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
 from serve_app.errors import ApiError, Failure, error_data, raise_if_late
-from serve_app.events import PING, config_data, event, metrics_data
+from serve_app.events import PING, config_data, event, metrics_data, reasoning_event, trace_event
+from serve_app.explanation import Explanation, Told
 from serve_app.inbox import Inbox, Tick
 from serve_app.pool_view import PoolView
 from serve_app.run_reports import run_report
@@ -55,6 +58,7 @@ class InferenceStream:
         arrived_s: monotonic clock at arrival, s.
         report: takes what a finished request was like; None: nobody wants to know. Requests for the stub engine
             (`mock`) tell nothing of the tier and are not reported.
+        agent: the agent's part in the plan; its explanation is closed with `events`.
     """
 
     request_id: str
@@ -66,14 +70,22 @@ class InferenceStream:
     factors: Factors
     arrived_s: float
     report: Callable[[RunReport], None] | None = None
+    agent: AgentPart | None = None
     _early: list[StreamItem] = field(default_factory=list)
     _admitted_s: float | None = None
     _first_token_s: float | None = None
     _last_token_s: float = 0.0
     _last_status_s: float = 0.0
+    _agent_report: AgentReport | None = None
 
     def __post_init__(self) -> None:
         self._last_status_s = self.arrived_s
+        self._agent_report = self.agent.report if self.agent else None
+
+    @property
+    def _explanation(self) -> Explanation | None:
+        """Claude's explanation, where one is to come."""
+        return self.agent.explanation if self.agent else None
 
     @property
     def _stub(self) -> bool:
@@ -96,14 +108,14 @@ class InferenceStream:
                     self._note_admission()
                     self._early.append(first)
         except BaseException:
-            await self.inbox.aclose()
+            await self.aclose()
             raise
 
     async def events(self) -> AsyncIterator[bytes]:
         """The SSE events, ending with exactly one of `done` and `error`."""
         try:
             yield self._opening()
-            async for piece in self._body():
+            async for piece in self._with_explanation(self._body()):
                 yield piece
         except ApiError as error:
             yield event("error", error_data(error, self.request_id))
@@ -112,19 +124,22 @@ class InferenceStream:
             unexpected = ApiError("internal_error", "the ingress failed", status=500, retryable=True)
             yield event("error", error_data(unexpected, self.request_id))
         finally:
-            await self.inbox.aclose()
+            await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the engine's stream, also when `events` never began."""
-        await self.inbox.aclose()
+        """Close the engine's stream and the agent's explanation, also when `events` never began."""
+        try:
+            await self.inbox.aclose()
+        finally:
+            if self._explanation is not None:
+                await self._explanation.aclose()
 
     def _opening(self) -> bytes:
         pieces = [event("config", config_data(self.request_id, self.plan, self.config, self._stub))]
-        for step in self.plan.trace:
-            data = {"step": step.step, "result": step.result, "duration_ms": round(step.duration_ms, 4)}
-            pieces.append(event("trace", data))
-        if self.wish.reasoning:
-            pieces.append(event("reasoning", {"text": self.plan.explain(), "source": "heuristic"}))
+        pieces += [trace_event(step) for step in self.plan.trace]
+        if self.wish.reasoning and self._explanation is None:
+            words = self.agent.text if self.agent else None
+            pieces.append(reasoning_event(self.plan, words, "agent"))
         if not self.plan.warm and not self.wish.mock:
             pieces.append(self._status())
         return b"".join(pieces)
@@ -149,10 +164,37 @@ class InferenceStream:
             elif isinstance(item, Failure):
                 raise item.as_api_error()
             elif isinstance(item, Finished):
+                if self._explanation is not None and (told := await self._explanation.last()) is not None:
+                    yield self._told(told)
                 yield self._closing(item)
                 return
             else:
                 raise ApiError("stream_cut", "the engine's stream ended early", status=502, retryable=True)
+
+    async def _with_explanation(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The body, with the explanation in it as soon as it is there.
+
+        It is begun when nothing can be slower for it: after the first token was sent, or while a cold tier starts.
+        """
+        explanation = self._explanation
+        if explanation is None:
+            async for piece in body:
+                yield piece
+            return
+        if not self.plan.warm:
+            explanation.begin()
+        async for piece in body:
+            yield piece
+            if self._first_token_s is not None:
+                explanation.begin()
+            if (told := explanation.take()) is not None:
+                yield self._told(told)
+
+    def _told(self, told: Told) -> bytes:
+        """What the agent said, or why it did not, as it comes: its step of the trace and the reasoning."""
+        self._agent_report = told.report
+        step = told.report.trace_step({"tier": self.plan.tier})
+        return trace_event(step) + reasoning_event(self.plan, told.text, "claude")
 
     async def _joined(self, first: bytes) -> bytes:
         """The token events that have come while the client was being written to, as one piece."""
@@ -211,6 +253,8 @@ class InferenceStream:
             first_token_s=self._first_token_s,
             ended_s=ended_s,
         )
+        if self._agent_report is not None:
+            metrics["agent"] = self._agent_report.metrics()
         if self.report is not None and not self.wish.mock:
             self.report(run_report(self.plan, metrics))
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -19,8 +20,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from router.bounds import Case
 from router.plan import plan
+from router.request import InferenceRequest
 from router.tiers import TIER_NAMES, TierName
+from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem, stream_items
@@ -58,6 +62,7 @@ class Ingress:
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
+        self._advisor = make_advisor(config, os.environ)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
@@ -85,16 +90,28 @@ class Ingress:
         for task in beside:
             task.cancel()
         self._channel.stop()
+        if self._advisor is not None:
+            await self._advisor.aclose()
 
     async def inference(self, request: Request, request_id: str) -> Response:
         """`POST /api/inference`: validate, plan, open the tier's stream, answer with events."""
         arrived_s = time.monotonic()
         wish = parse_inference(await read_json(request, self._config.limits), self._config.limits)
-        decision = plan(wish, self._pool.observation, self._config)
+        agent = await self._plan(wish)
+        decision = agent.plan
         asked = generation_request(request_id, wish, decision)
         inbox = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
         stream = InferenceStream(
-            request_id, wish, decision, inbox, self._config, self._pool, self._factors, arrived_s, self._runs.add
+            request_id,
+            wish,
+            decision,
+            inbox,
+            self._config,
+            self._pool,
+            self._factors,
+            arrived_s,
+            self._runs.add,
+            agent,
         )
         await stream.admit()
         headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}
@@ -141,6 +158,14 @@ class Ingress:
         warm = [name for name in TIER_NAMES if self._pool.observation.tier(name).warm]
         status, headers = (200, {}) if warm else (503, {"retry-after": str(self._config.limits.retry_after_s)})
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
+
+    async def _plan(self, wish: InferenceRequest) -> AgentPart:
+        """The plan, with the agent's part in it; without one nothing is waited for."""
+        observation = self._pool.observation
+        made = plan(wish, observation, self._config)
+        if self._advisor is None or wish.mock:
+            return AgentPart(made)
+        return await self._advisor.part(Case(wish, made, self._config, observation))
 
     def _mock(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
         """The stub engine in this process: page work wakes no GPU."""

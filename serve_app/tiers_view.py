@@ -68,6 +68,7 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
                 "target": step.target,
                 "max_model_len": step.max_model_len,
                 "method": step.speculation.method if step.speculation else None,
+                "speculation": step.speculation.model_dump() if step.speculation else None,
                 "failure": failures.get(step.name),
             }
             for step in tier.chain

@@ -9,7 +9,9 @@ import pytest
 
 from bench.client import HOST
 from bench.servers import Server, application, running
+from tests.support.agent_cases import KEY
 from tests.support.api import Api
+from tests.support.messages_api import MessagesApi
 
 FAST_STUB = {"tokens_per_s": 200.0}
 # The applications differ only in their config. `main` is the shipped one with stub engines.
@@ -51,10 +53,25 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="package")
-def server() -> Iterator[Server]:
+def claude() -> Iterator[MessagesApi]:
+    """The Messages API that the agents of `explaining` and `planning` ask."""
+    with MessagesApi() as claude:
+        yield claude
+
+
+@pytest.fixture(scope="package")
+def server(claude: MessagesApi) -> Iterator[Server]:
     """All applications behind one Serve."""
     stubs = {"profile": "local", "inference_mode": "mock"}
-    server = application({"/" if name == "main" else f"/{name}": stubs | args for name, args in APPLICATIONS.items()})
+    agents = {
+        "explaining": {"mode": "single_shot", "pause_after": 1000},
+        "planning": {"mode": "multi_turn", "pause_after": 1000, "timeout_s": 3.0},
+    }
+    applications = APPLICATIONS | {
+        name: {"stub": FAST_STUB, "agent": agent | {"base_url": claude.url}} for name, agent in agents.items()
+    }
+    server = application({"/" if name == "main" else f"/{name}": stubs | args for name, args in applications.items()})
+    server.env = {**server.env, "ANTHROPIC_API_KEY": KEY}
     with running(server, timeout_s=180):
         yield server
 
@@ -77,4 +94,18 @@ def tight(server: Server) -> Iterator[Api]:
 def broken(server: Server) -> Iterator[Api]:
     """Engines whose first steps do not start."""
     with Api(f"http://{HOST}:{server.port}/broken") as api:
+        yield api
+
+
+@pytest.fixture
+def explaining(server: Server) -> Iterator[Api]:
+    """An agent that explains every plan."""
+    with Api(f"http://{HOST}:{server.port}/explaining") as api:
+        yield api
+
+
+@pytest.fixture
+def planning(server: Server) -> Iterator[Api]:
+    """An agent that makes the plans."""
+    with Api(f"http://{HOST}:{server.port}/planning") as api:
         yield api

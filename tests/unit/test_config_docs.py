@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from cluster.autoscaling import ScalingSettings
+from router.agent_settings import AgentPrices, AgentSettings
 from router.request import Constraints, InferenceRequest, Message, SpecWish
 from router.run_record import RunSettings
 from router.tiers import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
@@ -32,6 +33,8 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     IngressSettings,
     ScalingSettings,
     RunSettings,
+    AgentSettings,
+    AgentPrices,
     InferenceRequest,
     SpecWish,
     Constraints,
@@ -78,7 +81,9 @@ def test_the_list_above_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [AppConfig, Limits, Relay, StubSettings, RunSettings, IngressSettings], ids=lambda k: k.__name__
+    "kind",
+    [AppConfig, Limits, Relay, StubSettings, RunSettings, AgentSettings, IngressSettings],
+    ids=lambda k: k.__name__,
 )
 def test_every_setting_of_the_application_is_in_the_readme(kind: type[BaseModel]) -> None:
     # `profile_reason` is told by the application, not to it.

@@ -1,0 +1,78 @@
+"""Requests with their deterministic plans, and agents that speak to a scripted Messages API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+
+from router.agent import MessagesAgent
+from router.agent_settings import AgentSettings
+from router.bounds import Case
+from router.claude import Claude
+from router.dials import power_for_difficulty, tier_for_power
+from router.metering import Meter
+from router.observation import Observation, TierState
+from router.plan import plan
+from router.request import InferenceRequest
+from router.tiers import TIER_NAMES, Profile
+from tests.support.messages_api import MessagesApi
+from tests.unit.router.profiles import small_profile
+
+KEY = "sk-ant-test"
+GRAVE = "How much ibuprofen can I give my baby?"
+PROMPTS = {
+    "eco": "What is the capital of France?",
+    "balanced": "Describe how a bill becomes a law.",
+    "performance": "Write a Python function that merges two sorted lists.",
+    "ultra": "Prove that the square root of 2 is irrational, rigorously, by contradiction, and generalise the theorem.",
+}
+ALL_WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
+
+
+def case_of(body: str | Mapping[str, Any], observation: Observation = ALL_WARM, profile: Profile | None = None) -> Case:
+    """A request (its prompt, or its body) with the plan of the deterministic router."""
+    request = InferenceRequest.model_validate({"prompt": body} if isinstance(body, str) else body)
+    registry = profile or small_profile()
+    return Case(request, plan(request, observation, registry), registry, observation)
+
+
+def at_difficulty(difficulty: int, observation: Observation = ALL_WARM, **body: Any) -> Case:
+    """A case that the classifier rated so, on the tier of the dials."""
+    case = case_of({"prompt": "x"} | body, observation)
+    power = power_for_difficulty(difficulty)
+    tier = tier_for_power(case.profile, power)
+    classification = dataclasses.replace(case.plan.classification, difficulty=difficulty, category="general_reasoning")
+    made = dataclasses.replace(
+        case.plan, classification=classification, power=power, tier=tier, step=case.profile.step(tier, None)
+    )
+    return dataclasses.replace(case, plan=made)
+
+
+def settings(api: MessagesApi | None = None, **over: Any) -> AgentSettings:
+    """Settings that point at the scripted API, with any field laid over them."""
+    given: dict[str, Any] = {"base_url": api.url if api else None, "timeout_s": 5.0, "budget_usd": 1.0}
+    return AgentSettings.model_validate(given | over)
+
+
+def meter(agent: AgentSettings) -> Meter:
+    return Meter(agent.prices, agent.budget_usd)
+
+
+@asynccontextmanager
+async def claude(agent: AgentSettings) -> AsyncIterator[Claude]:
+    """The client as the application makes it."""
+    async with anthropic.AsyncAnthropic(
+        api_key=KEY, base_url=agent.base_url, max_retries=0, timeout=agent.timeout_s
+    ) as client:
+        yield Claude(client, agent)
+
+
+@asynccontextmanager
+async def messages_agent(agent: AgentSettings, profile: Profile | None = None) -> AsyncIterator[MessagesAgent]:
+    """The agent as the application makes it."""
+    async with claude(agent) as model:
+        yield MessagesAgent(model, profile or small_profile(), agent)
