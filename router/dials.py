@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from router.signals import Category
 from router.tiers import Profile, TierName
 
 DEFAULT_POWER = 50
@@ -30,6 +31,11 @@ LONGEST_ANSWER_TOKENS = 2048
 SHORTEST_ANSWER_TOKENS = 128
 """Most completion tokens at speed 100."""
 
+EXACT_CATEGORIES: frozenset[Category] = frozenset(("simple_question", "math", "code", "safety_critical"))
+"""Prompts that have right and wrong answers: the likeliest token is the best guess at each step, so they are answered
+greedily, unless the user wants samples. DeepSeek advises temperature 0 for code and mathematics too
+(api-docs.deepseek.com, parameter settings)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -55,18 +61,18 @@ def tier_for_power(profile: Profile, power: int) -> TierName:
     raise ValueError(f"power must be 0 to 100, got {power}")
 
 
-def sampling_for_speed(speed: int) -> Sampling:
+def sampling_for_speed(speed: int, *, greedy: bool = False) -> Sampling:
     """Sampling for a speed (0 = thorough, 100 = terse).
 
     max_tokens = 2048 * (128 / 2048) ** (speed / 100): equal steps of the dial are equal ratios of length, so 25 is
     1024, 50 is 512 and 75 is 256. Temperature falls from 0.7 to 0.3 and top_p from 0.95 to 0.85, both linearly: a terse
-    answer has no room to recover from an unlikely word.
+    answer has no room to recover from an unlikely word. `greedy`: temperature 0 at every speed.
     """
     if not 0 <= speed <= 100:
         raise ValueError(f"speed must be 0 to 100, got {speed}")
     share = speed / 100
     return Sampling(
         max_tokens=round(LONGEST_ANSWER_TOKENS * (SHORTEST_ANSWER_TOKENS / LONGEST_ANSWER_TOKENS) ** share),
-        temperature=round(0.7 - 0.4 * share, 3),
+        temperature=0.0 if greedy else round(0.7 - 0.4 * share, 3),
         top_p=round(0.95 - 0.10 * share, 3),
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from router.classify import Classification, classify_prompt, estimate_tokens
 from router.constraints import Violation
-from router.dials import DEFAULT_SPEED, Sampling, sampling_for_speed
+from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
 from router.observation import Observation, TierState
 from router.past_drafts import drafts_are_waste
 from router.predict import Prediction, predict
@@ -158,7 +158,7 @@ def plan(
 
     state = observation.tier(tier)
     step, wish = profile.step(tier, state.active_step), request.spec or SpecWish()
-    sampling = sampling_of(request, speed, step)
+    sampling = sampling_of(request, classification.category, speed, step)
     past = state.recent_by_family.get(classification.category, NO_RUNS)
     spec = spec_plan(step.speculation, wish, past)
     if step.speculation is not None and drafts_are_waste(step.speculation, wish, past):
@@ -191,7 +191,7 @@ def forecast(
     tier = profile.tiers[name]
     state = observation.tiers.get(name) or TierState(cold_start_s=tier.cold_start_s)
     speed = DEFAULT_SPEED if request.speed is None else request.speed
-    most = sampling_of(request, speed, profile.step(name, state.active_step)).max_tokens
+    most = sampling_of(request, category, speed, profile.step(name, state.active_step)).max_tokens
     return predict(tier, state, category, most, profile.baseline)
 
 
@@ -293,12 +293,14 @@ def _past_drafts(past: RunSummary) -> PastDrafts:
     )
 
 
-def sampling_of(request: InferenceRequest, speed: int, step: Step) -> Sampling:
+def sampling_of(request: InferenceRequest, category: Category, speed: int, step: Step) -> Sampling:
     """The dial's sampling with the user's own values over it.
 
     Only the dial's max_tokens is cut, to half of the context, so that a prompt fits beside it; the user's own is kept.
+    Who sets `top_p` or `seed` wants samples, also of a kind of prompt that is answered greedily otherwise.
     """
-    dial = sampling_for_speed(speed)
+    samples = request.top_p is not None or request.seed is not None
+    dial = sampling_for_speed(speed, greedy=category in EXACT_CATEGORIES and not samples)
     return Sampling(
         max_tokens=request.max_tokens or min(dial.max_tokens, step.max_model_len // 2),  # at least 1 where given
         temperature=dial.temperature if request.temperature is None else request.temperature,

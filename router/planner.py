@@ -127,8 +127,9 @@ def replanned(
     if choice.tier != before.tier:
         watch.lap("check_gpu_pool", pool.model_dump())
     step = case.profile.step(choice.tier, state.active_step)
-    sampling = sampling_of(request, speed, step)
-    past = state.recent_by_family.get(before.classification.category, NO_RUNS)
+    category = before.classification.category
+    sampling = sampling_of(request, category, speed, step)
+    past = state.recent_by_family.get(category, NO_RUNS)
     spec = spec_plan(step.speculation, _wish(choice, request), past)
     config = built_config(selection.power, speed, choice.tier, step, sampling, spec)
     watch.lap("build_config", config.model_dump())

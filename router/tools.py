@@ -131,11 +131,14 @@ def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
     speed = next(value for value in (asked.speed, request.speed, DEFAULT_SPEED) if value is not None)
     given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
     given |= {key: value for key, value in (("k", asked.k), ("tau", asked.tau)) if value is not None}
+    category: Category = "general_reasoning"
     past = NO_RUNS
     if context.request is not None:
-        past = state.recent_by_family.get(classify_chat(request.chat()).category, NO_RUNS)
+        category = classify_chat(request.chat()).category
+        past = state.recent_by_family.get(category, NO_RUNS)
     spec = spec_plan(step.speculation, SpecWish.model_validate(given), past)
-    return built_config(tier.power[0], speed, asked.tier, step, sampling_of(request, speed, step), spec)
+    sampling = sampling_of(request, category, speed, step)
+    return built_config(tier.power[0], speed, asked.tier, step, sampling, spec)
 
 
 def _recent_runs(asked: RecentRunsInput, context: ToolContext) -> RecentRuns:

@@ -76,6 +76,13 @@ def test_more_speed_never_makes_an_answer_longer_or_freer(speed: int) -> None:
     assert faster.top_p <= slower.top_p
 
 
+@given(st.integers(0, 100))
+def test_a_greedy_answer_is_as_long_and_has_temperature_zero(speed: int) -> None:
+    greedy, free = sampling_for_speed(speed, greedy=True), sampling_for_speed(speed)
+    assert greedy.temperature == 0
+    assert (greedy.max_tokens, greedy.top_p) == (free.max_tokens, free.top_p)
+
+
 @pytest.mark.parametrize("speed", [-1, 101])
 def test_a_speed_out_of_range_is_refused(speed: int) -> None:
     with pytest.raises(ValueError, match=f"speed must be 0 to 100, got {speed}"):

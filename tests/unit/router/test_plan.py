@@ -137,8 +137,18 @@ def test_a_tier_never_observed_has_the_estimate_of_the_profile() -> None:
 
 
 def test_the_speed_dial_sets_the_sampling() -> None:
-    sampling = planned(speed=50).sampling
+    sampling = planned(prompt="Write a poem about rain.", speed=50).sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (512, 0.5, 0.9)
+
+
+@pytest.mark.parametrize("prompt", ["What is the capital of France?", "What is 2+2?", "Write a function in Python."])
+def test_what_has_a_right_answer_is_answered_greedily(prompt: str) -> None:
+    assert planned(prompt=prompt).sampling.temperature == 0
+
+
+@pytest.mark.parametrize("wish", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
+def test_who_wants_samples_gets_them(wish: dict[str, float]) -> None:
+    assert planned(prompt="What is 2+2?", **wish).sampling.temperature == 0.5
 
 
 def test_the_users_own_sampling_overrides_the_dial() -> None:

@@ -57,7 +57,7 @@ def test_config_says_what_was_decided() -> None:
         "draft_model": None,
         "fallback_step": "small-ngram",
         "spec_decoding": {"enabled": True, "method": "ngram", "K": 10, "k_mode": "auto", "tau": 0.3},
-        "sampling": {"max_tokens": 512, "temperature": 0.5, "top_p": 0.9},
+        "sampling": {"max_tokens": 512, "temperature": 0.0, "top_p": 0.9},
         "warm": True,
         "cold_start_s": 0.0,
     }
