@@ -147,7 +147,7 @@ def test_what_has_a_right_answer_is_answered_greedily(prompt: str) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
-def test_who_wants_samples_gets_them(wish: dict[str, float]) -> None:
+def test_who_wants_samples_gets_them(wish: dict[str, Any]) -> None:
     assert planned(prompt="What is 2+2?", **wish).sampling.temperature == 0.5
 
 
