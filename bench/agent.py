@@ -1,11 +1,11 @@
 """What the router agent costs the first token: the application with the agent on, off, and off once more.
 
-Three copies of the application with stub engines live in one Serve instance and differ in the agent only: `on`
-explains every plan (`single_shot`) through a stand-in for the Messages API on loopback (`bench/claude_api.py`), `off`
-and `off again` have none; `not asked` is the copy with the agent, asked for no reasoning. In turn, in an order that
-rotates, each answers a batch, for one stream and for eight. What `off again` differs from `off` is the noise: of two
-processes that do the same. `on` is measured against both together (`added`), and against `not asked`, which is the
-same process (`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
+Three copies of the application with stub engines live in one Serve instance and differ in the agent only: `on` explains
+every plan (`single_shot`) through a stand-in for the Messages API on loopback (`bench/claude_api.py`), `off` and `off
+again` have none; `not asked` is the copy with the agent, asked for no reasoning. In turn, in an order that rotates,
+each answers a batch, for one stream and for eight. What `off again` differs from `off` is the noise: of two processes
+that do the same. `on` is measured against both together (`added`), and against `not asked`, which is the same process
+(`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
 
 Serve's own proxy stands in front, as with `make serve`.
 

@@ -87,7 +87,9 @@ def test_the_engine_module_is_imported_only_inside_a_function_of_the_replica() -
     assert "serve_app.engine.vllm_engine" not in at_import
 
 
-def test_importing_the_ingress_brings_in_neither_vllm_nor_torch() -> None:
-    script = "import sys, serve_app.app, serve_app.ingress; print(sorted({'vllm', 'torch'} & set(sys.modules)))"
+def test_importing_the_ingress_brings_in_neither_vllm_nor_torch_nor_the_agents_sdks() -> None:
+    # The agent's are imported by an ingress that has one, when it starts.
+    heavy = "{'vllm', 'torch', 'anthropic', 'mcp', 'claude_agent_sdk'}"
+    script = f"import sys, serve_app.app, serve_app.ingress; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

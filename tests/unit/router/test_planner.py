@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -176,10 +177,11 @@ async def test_where_they_leave_none_it_is_not_asked(api: MessagesApi) -> None:
 
 
 async def test_the_agents_choice_takes_the_place_of_the_goal(api: MessagesApi) -> None:
-    case = case_of({"prompt": "Describe how a bill becomes a law.", "goal": "cheaper"})
-    assert (case.plan.classification.difficulty, case.plan.tier) == (4, "eco")
+    # At difficulty 4 the goal makes eco of balanced.
+    case = at_difficulty(4, goal="cheaper")
+    cheap = dataclasses.replace(case, plan=dataclasses.replace(case.plan, tier="eco", power=12))
     api.script(submits("balanced"))
-    assert (await advised(api, case)).plan.tier == "balanced"
+    assert (await advised(api, cheap)).plan.tier == "balanced"
 
 
 # --- prompts that try to move the tier ---
