@@ -99,9 +99,10 @@ async def batch(port: int, variant: Variant, streams: int, sample: Sample) -> No
         for turn in range(ANSWERS_A_STREAM):
             reader = EventReader("inference")
             outcome = await fetch(request(port, variant, index + turn), reader)
-            if outcome.error is not None or reader.first_text_s is None:
-                raise RuntimeError(f"{variant}: {outcome.error or 'answer without text'}")
-            sample.ttft_ms.append(1000 * (reader.first_text_s - outcome.start_s))
+            if outcome.error is not None or not reader.token_times_s:
+                raise RuntimeError(f"{variant}: {outcome.error or 'answer without a token'}")
+            # The first token, with or without text of its own: how many have none differs between prompts.
+            sample.ttft_ms.append(1000 * (reader.token_times_s[0] - outcome.start_s))
 
     await asyncio.gather(*(stream(index) for index in range(streams)))
 
