@@ -174,7 +174,9 @@ class InferenceStream:
     async def _with_explanation(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The body, with the explanation in it as soon as it is there.
 
-        It is begun when nothing can be slower for it: after the first token was sent, or while a cold tier starts.
+        It is begun when no first token can be slower for it: with the piece after the first token's, or while a cold
+        tier starts. Right behind the first token would be too early: a server takes a piece before it sends it, and
+        requests that came together get their first tokens together.
         """
         explanation = self._explanation
         if explanation is None:
@@ -183,10 +185,12 @@ class InferenceStream:
             return
         if not self.plan.warm:
             explanation.begin()
+        first_is_out = False
         async for piece in body:
             yield piece
-            if self._first_token_s is not None:
+            if first_is_out:
                 explanation.begin()
+            first_is_out = self._first_token_s is not None
             if (told := explanation.take()) is not None:
                 yield self._told(told)
 
