@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cluster.gpu_pool import GpuPool
 from router.tiers import Profile, Tier, TierName
 from serve_app.config import AppConfig, load_config
 from serve_app.engine.deployment import EngineDeployment
-from serve_app.hardware import choose_profile, count_gpus, has_cpu_node
+from serve_app.hardware import choose_profile, count_gpus
 from serve_app.ingress import Ingress
 
 logger = logging.getLogger("ray.serve")
@@ -34,36 +33,31 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = load_config(args, os.environ, lambda: choose_profile(count_gpus() if ray.is_initialized() else None))
     logger.info("profile %s: %s", config.profile, config.profile_reason)
-    return build_app(config, cpu_node=ray.is_initialized() and has_cpu_node())
+    return build_app(config)
 
 
-def build_app(config: AppConfig, *, cpu_node: bool) -> Application:
-    """The application for a given config; `cpu_node`: the cluster has a node without GPUs."""
+def build_app(config: AppConfig) -> Application:
+    """The application for a given config."""
     registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
-    away = off_gpu_nodes(registry, cpu_node=cpu_node)
-    pool = pool_deployment(away).bind(registry, config.runs)
+    pool = pool_deployment(registry).bind(registry, config.runs)
     engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",
         num_replicas=config.ingress.replicas,
         max_ongoing_requests=config.ingress.max_ongoing_requests,
-        ray_actor_options={"num_cpus": config.ingress.cpus, **away},
+        ray_actor_options={"num_cpus": config.ingress.cpus, **off_gpu_nodes(registry)},
         # Its streams last as long as those of the engines behind it.
         graceful_shutdown_timeout_s=max(tier.drain_s for tier in config.tiers.values()),
     )
     return ingress.bind(config, pool, engines)
 
 
-def pool_deployment(place: Mapping[str, Any]) -> serve.Deployment:
-    """The pool view: one replica, which engine replicas and ingress replicas report to, and which gives out news.
-
-    Args:
-        place: Ray's options of where it runs.
-    """
+def pool_deployment(registry: Profile) -> serve.Deployment:
+    """The pool view: one replica, which engine replicas and ingress replicas report to, and which gives out news."""
     return serve.deployment(GpuPool).options(
         name="pool",
         max_ongoing_requests=10_000,
-        ray_actor_options={"num_cpus": 0.1, **place},
+        ray_actor_options={"num_cpus": 0.1, **off_gpu_nodes(registry)},
     )
 
 
@@ -102,21 +96,17 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
     )
 
 
-def off_gpu_nodes(registry: Profile, *, cpu_node: bool) -> dict[str, Any]:
-    """Ray's options for what needs no GPU: not on a GPU node, which it would keep from going.
-
-    Args:
-        registry: tells which GPUs there are.
-        cpu_node: whether a node without GPUs is there. If not, a GPU node will do. With that as a fallback Ray now and
-            then takes a GPU node although another is free (2.60), so there is none where it is not needed.
-    """
+def off_gpu_nodes(registry: Profile) -> dict[str, Any]:
+    """Where what needs no GPU runs: not on a GPU node, which it would keep from going; but there, if all nodes are."""
     gpus = {tier.gpu for tier in registry.tiers.values() if tier.gpu is not None}
     if not gpus:
         return {}
     # Ray's label of a node with an A100-80G is A100.
     labels = sorted(gpus | {gpu.split("-")[0] for gpu in gpus})
-    options: dict[str, Any] = {"label_selector": {"ray.io/accelerator-type": f"!in({', '.join(labels)})"}}
-    return options if cpu_node else options | {"fallback_strategy": [{"label_selector": {}}]}
+    return {
+        "label_selector": {"ray.io/accelerator-type": f"!in({', '.join(labels)})"},
+        "fallback_strategy": [{"label_selector": {}}],
+    }
 
 
 def actor_options(tier: Tier) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""What the cluster has: which profile fits it (`profile: auto`), and whether some node has no GPU."""
+"""Which profile fits the cluster, when `serve_config.yaml` says `profile: auto`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,16 +37,6 @@ def count_gpus() -> GpuCount:
     path = CLUSTER_CONFIG.expanduser()
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return GpuCount(float(ray.cluster_resources().get("GPU", 0.0)), addable_gpus(config))
-
-
-def has_cpu_node() -> bool:
-    """Whether the cluster that this process is connected to has a node with CPUs and without GPUs."""
-    return any(is_cpu_node(node["Resources"]) for node in ray.nodes() if node["Alive"])
-
-
-def is_cpu_node(resources: Mapping[str, float]) -> bool:
-    """Whether these are the resources of a node with CPUs and without GPUs."""
-    return resources.get("CPU", 0.0) >= 1 and not resources.get("GPU", 0.0)
 
 
 def addable_gpus(config: dict[str, Any]) -> float:

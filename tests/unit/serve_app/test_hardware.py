@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.hardware import GpuCount, addable_gpus, choose_profile, is_cpu_node
+from serve_app.hardware import GpuCount, addable_gpus, choose_profile
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,3 @@ def test_an_autoscaler_can_add_the_gpus_of_all_nodes_that_its_config_allows() ->
     }
     assert addable_gpus({"available_node_types": types}) == 10
     assert addable_gpus({}) == 0
-
-
-@pytest.mark.parametrize(
-    ("resources", "answer"),
-    [
-        ({"CPU": 8.0, "memory": 1e9}, True),
-        ({"CPU": 8.0, "GPU": 1.0}, False),
-        # A head that takes no work, as on Kubernetes.
-        ({"memory": 1e9}, False),
-        ({"CPU": 0.0}, False),
-    ],
-)
-def test_a_cpu_node_has_cpus_and_no_gpu(resources: dict[str, float], answer: bool) -> None:
-    assert is_cpu_node(resources) is answer
