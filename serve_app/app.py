@@ -104,7 +104,8 @@ def off_gpu_nodes(registry: Profile) -> dict[str, Any]:
     # Ray's label of a node with an A100-80G is A100.
     labels = sorted(gpus | {gpu.split("-")[0] for gpu in gpus})
     return {
-        "label_selector": {"ray.io/accelerator-type": f"!in({', '.join(labels)})"},
+        # Without spaces: Ray takes them as part of the values.
+        "label_selector": {"ray.io/accelerator-type": f"!in({','.join(labels)})"},
         "fallback_strategy": [{"label_selector": {}}],
     }
 
