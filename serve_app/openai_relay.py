@@ -26,9 +26,9 @@ from router.tiers import TIER_NAMES, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.interface import speculation_wish
-from serve_app.errors import ApiError, bad_request, error_data, raise_if_late
+from serve_app.errors import ApiError, Failure, bad_request, error_data, raise_if_late
 from serve_app.events import PING, SSE_HEADERS
-from serve_app.inbox import TICK, Inbox
+from serve_app.inbox import TICK, Inbox, Tick
 from serve_app.pool_view import PoolView
 from serve_app.speculation.wish import SpeculationWish
 from serve_app.sse_response import ClosingStream
@@ -37,6 +37,8 @@ AUTO = "auto"
 # Set anew for every hop; the rest of the engine's response headers go to the client.
 _HOP_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 
+_DONE = b"data: [DONE]\n\n"
+"""Ends a stream, also after an error, as vLLM's do: a client that waits for it must not wait for ever."""
 
 SPEC = "spec"
 """Our one field in an OpenAI body: speculation wishes, as `/api/inference` takes them."""
@@ -137,7 +139,7 @@ class OpenAIExchange:
     tier: TierName
     request_id: str
     streaming: bool
-    inbox: Inbox[ResponseStart | bytes]
+    inbox: Inbox[ResponseStart | bytes | Failure]
     config: AppConfig
     pool: PoolView
     _arrived_s: float = field(default_factory=time.monotonic)
@@ -169,7 +171,7 @@ class OpenAIExchange:
     async def _start(self, wait_s: float, give_way: bool) -> ResponseStart | None:
         """The response's start; None when it may `give_way` to pings and has not come in time."""
         while True:
-            item = await self.inbox.get(wait_s)
+            item = await self._next(wait_s)
             if isinstance(item, ResponseStart):
                 return item
             if item is not TICK:
@@ -178,9 +180,20 @@ class OpenAIExchange:
             if give_way:
                 return None
 
+    async def _next(self, wait_s: float) -> ResponseStart | bytes | Tick | None:
+        """The replica's next item; see `Inbox.get`.
+
+        Raises:
+            ApiError: the replica has sent a failure.
+        """
+        item = await self.inbox.get(wait_s)
+        if isinstance(item, Failure):
+            raise item.as_api_error()
+        return item
+
     async def _body(self) -> AsyncIterator[bytes]:
         try:
-            while (item := await self.inbox.get(self.config.relay.ping_every_s)) is not None:
+            while (item := await self._next(self.config.relay.ping_every_s)) is not None:
                 self._give_up_if_late()
                 if isinstance(item, bytes):
                     yield item
@@ -209,14 +222,14 @@ class OpenAIExchange:
             else:
                 # An error body is one line of JSON: as an SSE `data` line, SDKs raise it.
                 body = b"".join([piece async for piece in self._body() if piece != PING])
-                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n"
+                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n" + _DONE
         except ApiError as error:
             yield self._error_chunk(error)
         finally:
             await self.inbox.aclose()
 
     def _error_chunk(self, error: ApiError) -> bytes:
-        return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n"
+        return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n" + _DONE
 
     def _give_up_if_hopeless(self) -> None:
         self.pool.raise_if_failed(self.tier)

@@ -30,6 +30,7 @@ from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.asgi_call import HttpCall, ResponseStart, call_asgi
 from serve_app.engine.dead_engine import end_with_engine
 from serve_app.engine.draft_keeper import DraftKeeper
+from serve_app.engine.early_errors import errors_first
 from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, bring_up, start_first
 from serve_app.engine.interface import (
     Admitted,
@@ -71,7 +72,7 @@ async def openai_items(
 ) -> AsyncGenerator[ResponseStart | bytes | Failure, None]:
     """One request at the engine's OpenAI application: its answer; or `Failure` at any point, last."""
     try:
-        async with contextlib.aclosing(call_asgi(app, call)) as items:
+        async with contextlib.aclosing(errors_first(call_asgi(app, call))) as items:
             async for item in items:
                 if isinstance(item, ResponseStart) and item.status >= 500 and engine.dead:
                     yield _failure(engine)  # vLLM's 500 does not say that it may be asked again
