@@ -23,6 +23,7 @@ from router.plan import plan, spec_plan
 from router.request import InferenceRequest, SpecWish
 from router.runs import NO_RUNS
 from router.tiers import TIER_NAMES, TierName
+from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.interface import speculation_wish
@@ -60,7 +61,7 @@ def choose(body: Any, config: AppConfig, observation: Observation) -> Choice:
     """
     if not isinstance(body, dict):
         raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
-    tier = pick_tier(body, config, observation)
+    tier = _able(pick_tier(body, config, observation), body, config, observation)
     try:
         wish = SpecWish.model_validate(body.get(SPEC) or {})
     except ValidationError as error:
@@ -91,6 +92,25 @@ def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observati
         message = f"prompt: has {len(text)} characters, allowed are max_prompt_chars = {config.limits.max_prompt_chars}"
         raise bad_request(message, code="prompt_too_long")
     return plan(InferenceRequest(prompt=text), observation, config).tier
+
+
+def _able(tier: TierName, body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:
+    """The tier itself; for `auto` and a request that an engine which drafts refuses, the nearest tier that does not.
+
+    Raises:
+        ApiError: the tier is named and drafts, or every tier drafts.
+    """
+    fields = fields_without_drafts(body)
+    able = tiers_without_drafts(config, observation) if fields else ()
+    if not fields or tier in able:
+        return tier
+    other = nearest(tier, able)
+    if other is not None and body.get("model", AUTO) == AUTO:
+        return other
+    why = f"{' and '.join(fields)}: not with speculative decoding, which"
+    if other is None:
+        raise bad_request(f"{why} every tier uses now")
+    raise bad_request(f"{why} the {tier} tier uses; without it: {', '.join(able)}, or model {AUTO}")
 
 
 def _prompt_text(body: Mapping[str, Any]) -> str:

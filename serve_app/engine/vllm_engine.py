@@ -34,7 +34,7 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
@@ -68,6 +68,9 @@ _CPU_WORKERS = {
 """By whether the step can go over to n-gram drafts."""
 _CLIENT = "inference-"
 """Before a client's request id, which may be anything, also what looks like an order."""
+_SEQUENCES_A_REQUEST = 4
+"""Sequences that the requests of a replica may have on average (`n`, and several prompts in one request). vLLM refuses
+what would be more than so many times `max_ongoing_requests` with a 503, instead of queueing without a bound."""
 _FAILED = "error"
 """vLLM's finish reason of a request that the engine could not go on with."""
 _TOO_LONG = ("input_text", "input_tokens")
@@ -110,6 +113,7 @@ def engine_args(
         "quantization": step.quantization,
         "tensor_parallel_size": max(1, tier.gpus),
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
+        "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
     }
     composite = speculation is not None and speculation.floor is not None
@@ -376,7 +380,7 @@ class VllmEngine:
         try:
             order = await self._engine.add_request(f"{ORDER_PREFIX}{drafts}", prompt, SamplingParams(max_tokens=1))
             await self._engine.abort(order.request_id, internal=True)
-        except (EngineDeadError, EngineGenerateError) as error:
+        except VLLMError as error:
             raise EngineError("engine_failed", str(error), status=500, retryable=True) from error
         self._drafts = drafts
 

@@ -161,6 +161,17 @@ def test_what_the_engine_refuses_is_a_400_whether_streamed_or_not(
     assert called.error["code"] == 400
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_more_sequences_than_a_replica_may_hold_are_not_queued_without_a_bound(
+    engine: EngineProcess, stream: bool
+) -> None:
+    most = 4 * load_profile("local").tiers["eco"].max_ongoing_requests
+    [refused] = engine.call([(CHAT, body(n=most + 1, temperature=1, stream=stream))])
+
+    assert refused.status == 503
+    assert "busy" in refused.error["message"]
+
+
 def test_an_answer_in_a_schema_is_given_where_depth_is_decided_for_each_step(engine: EngineProcess) -> None:
     schema = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}

@@ -186,6 +186,32 @@ def test_a_wrong_spec_in_an_openai_body_is_a_422_that_names_it(spec: Any, proble
     assert error.value.status == 422
 
 
+BIASED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "logit_bias": {"5": 1}}
+
+
+def test_auto_sends_what_drafts_exclude_to_a_tier_that_does_not_draft() -> None:
+    assert pick({**BIASED, "model": "auto"}) == "ultra"
+    fallen = Observation({"eco": TierState(running=1, active_step="small-alone")})
+    assert choose(BIASED, CONFIG, fallen).tier == "eco"
+
+
+def test_a_named_tier_that_drafts_refuses_it_and_names_the_tiers_that_do_not() -> None:
+    with pytest.raises(ApiError) as error:
+        pick({**BIASED, "model": "eco", "spec": {"enabled": False}})
+    assert error.value.status == 400
+    assert error.value.message == (
+        "logit_bias: not with speculative decoding, which the eco tier uses; without it: ultra, or model auto"
+    )
+    assert pick({**BIASED, "model": "ultra"}) == "ultra"
+
+
+def test_where_every_tier_drafts_it_is_refused_with_that_reason() -> None:
+    nothing = Observation({"ultra": TierState(failed=True)})
+    for model in ("auto", "eco"):
+        with pytest.raises(ApiError, match="logit_bias: not with speculative decoding, which every tier uses now"):
+            choose({**BIASED, "model": model}, CONFIG, nothing)
+
+
 class Exchange:
     """One request to the eco tier with a scripted replica, and the client that takes the response."""
 
