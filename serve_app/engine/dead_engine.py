@@ -15,10 +15,9 @@ from serve_app.engine.interface import Engine
 
 logger = logging.getLogger("ray.serve")
 
+_FAREWELL_S: Final = 2.0
+"""Longest time between an engine's death and its replica's end, s."""
 _LOOK_EVERY_S: Final = 0.02
-_FAREWELL_LOOKS: Final = 100
-"""How often to look whether what was under way has been told: the engine has given each request its error, and this is
-how long it may take to be sent."""
 
 
 async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int], end: Callable[[], None]) -> None:
@@ -32,9 +31,13 @@ async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int
     """
     await engine.died()
     logger.error("%s: its engine has died; the replica ends, for Serve to replace it", name)
-    for _ in range(_FAREWELL_LOOKS):
-        if not under_way():
-            break
-        await asyncio.sleep(_LOOK_EVERY_S)
-    await engine.shutdown()  # what is left of its processes
+    # vLLM has given each request its error; what is left of its processes would keep the GPU.
+    rest = {asyncio.ensure_future(engine.shutdown()), asyncio.ensure_future(_idle(under_way))}
+    await asyncio.wait(rest, timeout=_FAREWELL_S)
     end()
+
+
+async def _idle(under_way: Callable[[], int]) -> None:
+    while under_way() > 0:  # noqa: ASYNC110
+        # Requests come and go without a sign, and this is the only time that anybody wants to know.
+        await asyncio.sleep(_LOOK_EVERY_S)

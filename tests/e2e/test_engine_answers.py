@@ -139,6 +139,46 @@ def test_tokenizing_a_long_prompt_holds_up_no_other_stream(engine: EngineProcess
     assert batch.loop_s < LOOP_S
 
 
+def test_a_top_k_is_served_in_steps_without_drafts_too(engine: EngineProcess) -> None:
+    # vLLM 0.32 on CPU ended the engine of such a request.
+    sampled = body(top_k=5, temperature=1, max_tokens=8)
+    called = engine.call([(CHAT, sampled | {"vllm_xargs": {"speculation_k": k}}) for k in (0, "auto", 2)])
+
+    assert [answer.status for answer in called] == [200] * 3
+
+
+SAMPLING: Final[tuple[dict[str, Any], ...]] = (
+    {"temperature": 1, "top_p": 0.5},
+    {"temperature": 1, "top_k": 3, "top_p": 0.5, "seed": 7},
+    {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {"bad_words": ["Red", "Apple"]},
+    {"allowed_token_ids": [5, 6, 7, 8]},
+    {"min_tokens": 4, "stop_token_ids": [2]},
+    {"logprobs": True, "top_logprobs": 3},
+    {"temperature": 1, "logprobs": True, "top_logprobs": 0},
+    {"prompt_logprobs": 1},
+    {"n": 2, "temperature": 1},
+    {"ignore_eos": True, "skip_special_tokens": False},
+    {"structured_outputs": {"choice": ["red", "blue"]}, "temperature": 1},
+    {"response_format": {"type": "json_object"}},
+)
+
+
+def test_no_way_to_sample_ends_the_engine_with_drafts_or_without(engine: EngineProcess) -> None:
+    # Their prompt repeats itself, so that drafts come.
+    messages = [{"role": "user", "content": "red blue red blue red blue red"}]
+    fields = [
+        sampling | {"vllm_xargs": {"speculation_k": k}, "max_tokens": 8, "messages": messages}
+        for sampling in SAMPLING
+        for k in (0, "auto", 2)
+    ]
+    alone = [answer for each in fields for answer in engine.call([(CHAT, body(**each))])]
+    together = engine.call([(CHAT, body(**each)) for each in fields])
+
+    for each, answer in zip([*fields, *fields], [*alone, *together], strict=True):
+        assert (answer.status, answer.failure) == (200, None), each
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
     "wrong",

@@ -47,7 +47,7 @@ async def test_requests_under_way_get_their_error_before_the_replica_ends() -> N
     engine = Mortal(2)
     engine.death.set()
     await asyncio.sleep(0.5)
-    assert engine.events == []
+    assert engine.events == ["shut down"]
     engine.under_way = 0
     await asyncio.sleep(0.1)
     assert engine.events == ["shut down", "ended"]
