@@ -154,6 +154,7 @@ class OpenAIExchange:
         inbox: the replica's response.
         config: limits and intervals.
         pool: tells whether waiting for a cold tier is useless.
+        arrived_s: monotonic clock at arrival, s.
     """
 
     tier: TierName
@@ -162,7 +163,7 @@ class OpenAIExchange:
     inbox: Inbox[ResponseStart | bytes | Failure]
     config: AppConfig
     pool: PoolView
-    _arrived_s: float = field(default_factory=time.monotonic)
+    arrived_s: float = field(default_factory=time.monotonic)
 
     async def respond(self) -> Response:
         """The response: the engine's own, or for a stream that must wait long, one that pings until it comes.
@@ -256,4 +257,4 @@ class OpenAIExchange:
         self._give_up_if_late()
 
     def _give_up_if_late(self) -> None:
-        raise_if_late(time.monotonic() - self._arrived_s, self.config.limits.request_timeout_s)
+        raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)

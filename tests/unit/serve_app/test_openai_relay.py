@@ -222,7 +222,7 @@ class Exchange:
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
         inbox = ReadAhead(self.script.stream())
-        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, config, self.pool, _arrived_s=arrived_s)
+        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, config, self.pool, arrived_s=arrived_s)
         self.client = Client()
 
     async def run(self) -> Client:
