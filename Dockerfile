@@ -27,4 +27,5 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 ENV MODELS_DIR=/models
 RUN useradd --create-home --uid 1000 ray && install --directory --owner ray /models
 USER ray
-CMD ["serve", "run", "serve_config.yaml"]
+# `docker stop --time 600` lets streams finish; a second SIGTERM, or SIGINT, stops at once.
+CMD ["python", "-m", "serve_app", "serve", "serve_config.yaml"]

@@ -13,9 +13,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import ray
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -27,6 +29,7 @@ from router.tiers import TIER_NAMES, TierName
 from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
+from serve_app.door import Door
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stub import StubEngine
@@ -63,6 +66,8 @@ class Ingress:
         self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
         self._advisor = make_advisor(config, os.environ)
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._door = Door(pool, replica_id, config.limits.retry_after_s)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
@@ -77,6 +82,7 @@ class Ingress:
                 Route("/healthz", answering(self.healthz), methods=["GET"]),
                 Route("/readyz", answering(self.readyz), methods=["GET"]),
             ],
+            middleware=[Middleware(self._door.guard)],
             exception_handlers={HTTPException: _http_error},
             lifespan=self._lifespan,
         )
@@ -86,6 +92,7 @@ class Ingress:
         await self._channel.start(ray.util.get_node_ip_address())
         await self._pool.refresh()
         beside = [asyncio.ensure_future(self._pool.run()), asyncio.ensure_future(self._runs.run())]
+        beside.append(asyncio.ensure_future(self._door.run()))
         yield
         for task in beside:
             task.cancel()
