@@ -41,9 +41,16 @@ class SpecPlan:
     k_mode: Literal["auto", "fixed"]
     tau: float
     """Acceptance rate (0-1) below which the request stops drafting."""
+    reason: str | None = None
+    """Why it is not enabled; None when it is."""
 
 
-NO_SPECULATION = SpecPlan(enabled=False, method=None, k=0, k_mode="fixed", tau=0.0)
+def no_speculation(reason: str) -> SpecPlan:
+    """A request for which nothing is drafted."""
+    return SpecPlan(enabled=False, method=None, k=0, k_mode="fixed", tau=0.0, reason=reason)
+
+
+NO_SPECULATION = no_speculation("no drafts are asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,7 @@ def plan(
     step, wish = profile.step(tier, state.active_step), request.spec or SpecWish()
     sampling = sampling_of(request, classification.category, speed, step)
     past = state.recent_by_family.get(classification.category, NO_RUNS)
-    spec = spec_plan(step.speculation, wish, past)
+    spec = spec_plan(step.speculation, wish, past, is_seeded_sample(request, sampling))
     if step.speculation is not None and drafts_are_waste(step.speculation, wish, past):
         watch.lap("past_drafts", _past_drafts(past).model_dump())
     watch.lap("build_config", built_config(selection.power, speed, tier, step, sampling, spec).model_dump())
@@ -308,13 +315,28 @@ def sampling_of(request: InferenceRequest, category: Category, speed: int, step:
     )
 
 
-def spec_plan(speculation: Speculation | None, wish: SpecWish, past: RunSummary = NO_RUNS) -> SpecPlan:
-    """What a step of that speculation does for a request with that wish, after those runs of its kind of prompt."""
-    if speculation is None or not wish.enabled or drafts_are_waste(speculation, wish, past):
-        return NO_SPECULATION
+def is_seeded_sample(request: InferenceRequest, sampling: Sampling) -> bool:
+    """Whether the answer is sampled with a seed of its own."""
+    return request.seed is not None and sampling.temperature > 0
+
+
+def spec_plan(
+    speculation: Speculation | None, wish: SpecWish, past: RunSummary = NO_RUNS, seeded: bool = False
+) -> SpecPlan:
+    """What a step of that speculation does for a request with that wish, after those runs of its kind of prompt.
+
+    A `seeded` sample gets no drafts, whatever it wishes. The engine's scheduler decides that for every route; the plan
+    says it beforehand.
+    """
+    if speculation is None:
+        return no_speculation("the tier's step makes no drafts")
     k = speculation.k if wish.k is None else wish.k
-    if k == 0:
+    if not wish.enabled or k == 0:
         return NO_SPECULATION
+    if seeded:
+        return no_speculation("a sampled answer with a seed must be the same each time, so nothing is drafted for it")
+    if drafts_are_waste(speculation, wish, past):
+        return no_speculation("hardly any of the recent drafts for such prompts were accepted on this tier")
     return SpecPlan(
         enabled=True,
         method=speculation.method,

@@ -21,6 +21,7 @@ from router.plan import (
     TraceStep,
     built_config,
     escalation_for,
+    is_seeded_sample,
     sampling_of,
     spec_plan,
     tier_pool,
@@ -130,7 +131,7 @@ def replanned(
     category = before.classification.category
     sampling = sampling_of(request, category, speed, step)
     past = state.recent_by_family.get(category, NO_RUNS)
-    spec = spec_plan(step.speculation, _wish(choice, request), past)
+    spec = spec_plan(step.speculation, _wish(choice, request), past, is_seeded_sample(request, sampling))
     config = built_config(selection.power, speed, choice.tier, step, sampling, spec)
     watch.lap("build_config", config.model_dump())
     chosen = selection.chosen

@@ -66,7 +66,10 @@ class InferenceRequest(Frozen):
     )
     logprobs: StrictBool = Field(default=False, description="True: each token event carries its log-probability.")
     reasoning: StrictBool = Field(default=True, description="True: a `reasoning` event explains the choice.")
-    mock: StrictBool = Field(default=False, description="True: the stub engine answers, for page work.")
+    mock: StrictBool = Field(
+        default=False,
+        description="True: the stub engine answers, for front-end development; only where the operator allows it.",
+    )
 
     @model_validator(mode="after")
     def _one_input(self) -> InferenceRequest:

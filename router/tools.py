@@ -18,7 +18,15 @@ from router.classify import classify_prompt
 from router.dials import DEFAULT_SPEED
 from router.errors import describe_problems
 from router.observation import Observation
-from router.plan import built_config, classified, classify_chat, sampling_of, spec_plan, tier_pool
+from router.plan import (
+    built_config,
+    classified,
+    classify_chat,
+    is_seeded_sample,
+    sampling_of,
+    spec_plan,
+    tier_pool,
+)
 from router.request import InferenceRequest, SpecWish
 from router.runs import NO_RUNS, Recent, RunSummary
 from router.signals import Category
@@ -136,8 +144,8 @@ def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
     if context.request is not None:
         category = classify_chat(request.chat()).category
         past = state.recent_by_family.get(category, NO_RUNS)
-    spec = spec_plan(step.speculation, SpecWish.model_validate(given), past)
     sampling = sampling_of(request, category, speed, step)
+    spec = spec_plan(step.speculation, SpecWish.model_validate(given), past, is_seeded_sample(request, sampling))
     return built_config(tier.power[0], speed, asked.tier, step, sampling, spec)
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from router.errors import describe_problems
 from router.request import InferenceRequest
 from router.tiers import Drafts, Frozen
-from serve_app.config import Limits
+from serve_app.config import AppConfig, Limits
 from serve_app.errors import ApiError, bad_request
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -55,13 +55,17 @@ def validated(model: type[Body], body: Any) -> Body:
         raise ApiError("invalid_request", message, status=422) from error
 
 
-def parse_inference(body: Any, limits: Limits) -> InferenceRequest:
+def parse_inference(body: Any, config: AppConfig) -> InferenceRequest:
     """The body of `/api/inference` as a request.
 
     Raises:
-        ApiError: 422 naming each wrong key, 400 for a prompt that is too long.
+        ApiError: 422 naming each wrong key, 400 for a prompt that is too long, 403 for `mock` where it is not allowed.
     """
     wish = validated(InferenceRequest, body)
+    limits = config.limits
+    if wish.mock and not config.mock_allowed:
+        message = "mock: the stub engine answers only where the operator of this server has set `allow_mock: true`"
+        raise bad_request(message, code="mock_not_allowed", status=403)
     chars = sum(len(message.content) for message in wish.chat())
     if chars > limits.max_prompt_chars:
         message = f"prompt: has {chars} characters, allowed are max_prompt_chars = {limits.max_prompt_chars}"

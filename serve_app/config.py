@@ -46,7 +46,7 @@ class Relay(Frozen):
 
 
 class StubSettings(Frozen):
-    """The stub engine, used when `inference_mode` is mock or a request says `mock: true`."""
+    """The stub engine, used when `inference_mode` is mock, or for a request that may say `mock: true`."""
 
     tokens_per_s: float = Field(default=50.0, ge=0, description="Output speed of one stream, tokens/s; 0: unlimited.")
     load_s: float = Field(default=0.0, ge=0, description="Pretended loading time of a replica, s.")
@@ -67,6 +67,11 @@ class AppConfig(Profile):
     profile: str = Field(description="Name or path of the profile that was loaded.")
     profile_reason: str = Field(description="Why this profile.")
     inference_mode: InferenceMode = Field(default="real", description="`mock`: every tier runs the stub engine.")
+    allow_mock: bool = Field(
+        default=False,
+        description="True: a request may say `mock: true`, and the stub engine answers it; where `inference_mode` is "
+        "mock, it always may.",
+    )
     demo_mode: bool = Field(default=False, description="True: one warm replica in every tier.")
     models_dir: str = Field(description="Folder that holds the weights, the same path on every node.")
     limits: Limits = Field(default=Limits(), description="Request limits.")
@@ -79,6 +84,11 @@ class AppConfig(Profile):
     runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
     agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
+
+    @property
+    def mock_allowed(self) -> bool:
+        """Whether a request may ask for the stub engine."""
+        return self.allow_mock or self.inference_mode == "mock"
 
 
 def load_config(

@@ -66,6 +66,7 @@ def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> di
             "K": plan.spec.k,
             "k_mode": plan.spec.k_mode,
             "tau": plan.spec.tau,
+            "reason": plan.spec.reason,
         },
         "sampling": {
             "max_tokens": plan.sampling.max_tokens,

@@ -103,7 +103,7 @@ class Ingress:
     async def inference(self, request: Request, request_id: str) -> Response:
         """`POST /api/inference`: validate, plan, open the tier's stream, answer with events."""
         arrived_s = time.monotonic()
-        wish = parse_inference(await read_json(request, self._config.limits), self._config.limits)
+        wish = parse_inference(await read_json(request, self._config.limits), self._config)
         agent = await self._plan(wish)
         decision = agent.plan
         asked = generation_request(request_id, wish, decision)
@@ -175,7 +175,7 @@ class Ingress:
         return await self._advisor.part(Case(wish, made, self._config, observation))
 
     def _mock(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
-        """The stub engine in this process: page work wakes no GPU."""
+        """The stub engine in this process: front-end development wakes no GPU. A prompt cannot steer it."""
         engine = StubEngine(self._config.step(tier, None), self._config.stub.tokens_per_s)
         return ReadAhead(stream_items(engine, request))
 

@@ -145,7 +145,7 @@ class EngineDeployment:
         time.sleep(self._config.stub.load_s)
         if step.name in self._config.stub.failing_steps:
             raise EngineStartError("the stub was told not to start")
-        return StubEngine(step, self._config.stub.tokens_per_s)
+        return StubEngine(step, self._config.stub.tokens_per_s, obeys_directives=True)
 
     def _start_vllm(self, step: Step) -> Engine:
         # The import costs seconds and belongs to this process alone.

@@ -17,9 +17,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, get_args
 
 import vllm
+from vllm.sampling_params import SamplingType
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
@@ -93,6 +95,10 @@ class DepthScheduler(AsyncScheduler):
             # The ingress checks wishes; an error raised here would end the engine for everybody.
             logger.warning("request %s: %s; the tier's default is used", request.request_id, error)
             wish = self._default
+        if params is not None and params.sampling_type is SamplingType.RANDOM_SEED:
+            # Depths follow measured times. With drafts they would decide how often the request's generator is asked,
+            # and so its text; without any it draws once a token.
+            wish = replace(wish, seeded=True)
         self._wishes[request.request_id] = wish
         self._controller.add(request.request_id, wish)
 

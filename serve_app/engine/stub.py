@@ -1,13 +1,15 @@
 """The stub engine: no model, deterministic text, drafts and rejections by pattern. No claim rests on it.
 
-It serves page work (`mock: true`), integration tests and relay benchmarks. Words of the form `stub:NAME=VALUE` in the
-last message steer it:
+It serves front-end development (`mock: true`), integration tests and relay benchmarks. In an engine replica of an
+application whose `inference_mode` is mock, words of the form `stub:NAME=VALUE` in the last message are directives:
 
     stub:tokens=N      the answer ends by itself after N tokens (finish_reason `stop`)
     stub:rate=R        R tokens/s for this stream instead of the configured speed (0: unlimited)
     stub:fail=N        the engine fails this request after N tokens, retryable
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
+
+Anywhere else they are text: a prompt ends no process that others share, and fails nothing.
 """
 
 from __future__ import annotations
@@ -94,10 +96,12 @@ class StubEngine:
     Args:
         step: the fallback step that it pretends to run.
         tokens_per_s: output speed of one stream, tokens/s; 0: as fast as the consumer takes them.
+        obeys_directives: whether `stub:` words steer it; only where the process is an engine replica of its own.
     """
 
     step: Step
     tokens_per_s: float
+    obeys_directives: bool = False
     _running: set[str] = field(default_factory=set)
     _families: dict[str, FamilyCount] = field(default_factory=dict)
     _drafts: Drafts = "own"
@@ -106,7 +110,7 @@ class StubEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
         text = request.messages[-1].content
-        todo = _Directives.of(text)
+        todo = _Directives.of(text) if self.obeys_directives else _Directives()
         prompt_tokens = sum(len(message.content.split()) + 2 for message in request.messages)
         room = self.step.max_model_len - prompt_tokens
         if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):

@@ -96,11 +96,14 @@ class DepthController:
         evidence = no_evidence(step)
         belief = self._estimator.belief(evidence, family.profile, step)
         k = None if wish.k == "auto" else min(wish.k, self._k_max)
+        if wish.seeded:
+            k = 0
         tau = wish.tau or 0.0
         floor = min(1.0, tau + self._settings.tau.margin) if tau and k is None else 0.0
         self._requests[request_id] = RequestState(
             id=request_id,
             k=k,
+            why_fixed=Reason.SEEDED if wish.seeded else Reason.ASKED,
             tau=tau,
             tau_state=TauState.new(step, exploration) if tau else None,
             floor=floor,
@@ -224,11 +227,11 @@ class DepthController:
     ) -> list[RequestState]:
         """Write down what each request gets; returns the idle ones that are due for a probe."""
         step, refresh_steps = self._step, self._settings.auto.refresh_steps
-        stopped, asked = self._decisions[Reason.TAU_STOPPED][0], self._decisions[Reason.ASKED]
+        stopped = self._decisions[Reason.TAU_STOPPED][0]
         for request in batch.stopped:
             decided[request.id] = stopped
         for request in batch.asked:
-            decided[request.id] = asked[request.k or 0]
+            decided[request.id] = self._decisions[request.why_fixed][request.k or 0]
         off, given = self._decisions[Reason.AUTO_OFF][0], self._decisions[reason]
         due = []
         for request, k in depths_of(batch, best):

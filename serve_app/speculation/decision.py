@@ -11,6 +11,8 @@ class Reason(StrEnum):
 
     ASKED = "asked"
     """The request asked for this k (0 included)."""
+    SEEDED = "seeded"
+    """A sampled request with a seed: its text must not depend on how many drafts each step had."""
     AUTO = "auto"
     """Most expected tokens per second for the batch."""
     AUTO_OFF = "auto_off"

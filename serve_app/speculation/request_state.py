@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from serve_app.speculation.acceptance import Belief, Evidence
 from serve_app.speculation.backoff import Backoff
 from serve_app.speculation.curve import Curve
+from serve_app.speculation.decision import Reason
 from serve_app.speculation.families import FamilyState
 from serve_app.speculation.tau import TauState
 
@@ -17,7 +18,9 @@ class RequestState:
 
     id: str
     k: int | None
-    """Asked draft tokens; None: auto."""
+    """Fixed number of draft tokens; None: auto."""
+    why_fixed: Reason
+    """Why `k` is what it is, where it is fixed."""
     tau: float
     tau_state: TauState | None
     """None: no tau."""

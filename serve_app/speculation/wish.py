@@ -21,6 +21,9 @@ class SpeculationWish:
     """Floor of the acceptance rate (0-1); None and 0: no floor."""
     family: str = "general"
     """Prompt family (code, json, math, chat, ...): requests of one family are expected to be drafted alike."""
+    seeded: bool = False
+    """True: samples with a seed of its own, so nothing is drafted, whatever `k` says. Does not travel: the scheduler
+    sees it in the sampling parameters."""
 
     def to_dict(self) -> dict[str, int | float | str | None]:
         """As JSON types; `from_dict` reads it back."""

@@ -244,3 +244,39 @@ def test_a_seeded_answer_is_the_same_each_time_and_where_its_prompt_comes_in_pie
     whole = engines.roomy.ask_alone([ask]).replies
     assert whole[0].prompt_tokens > 2 * PIECE_TOKENS
     assert len({tuple(reply.token_ids) for reply in [*in_pieces, *whole]}) == 1
+
+
+RECORD: Final = 'Repeat this record exactly: {"part": "bolt", "size": 12, "box": "north", "sizes": [12, 14, 12]}'
+SEEDED: Final = Ask(RECORD, k="auto", temperature=0.9, seed=20, max_tokens=32)
+"""Its text can be drafted for: where it was, how many drafts each step had decided what its generator was asked for."""
+
+
+@pytest.fixture(scope="module")
+def seeded(engines: Engines) -> list[Reply]:
+    """The same seeded request eight times alone, and eight times in a batch with others that are drafted for."""
+    alone = engines.roomy.ask_alone([SEEDED] * 8).replies
+    others = [Ask(COPY, k=K_MAX, max_tokens=64), Ask(SUMS, k="auto", max_tokens=48)]
+    batch = engines.roomy.ask([SEEDED, *others, *[SEEDED] * 7, *others]).replies
+    assert sum(reply.accepted_tokens for reply in (batch[1], batch[2])) > 0
+    return [*alone, batch[0], *batch[3:10]]
+
+
+def test_a_seeded_sampled_request_gives_one_text_however_often_and_beside_whom_it_is_asked(seeded: list[Reply]) -> None:
+    assert len(seeded) == 16
+    assert len({tuple(reply.token_ids) for reply in seeded}) == 1
+
+
+def test_a_seeded_sampled_request_is_not_drafted_for_and_its_record_says_why(seeded: list[Reply]) -> None:
+    for reply in seeded:
+        assert reply.draft_tokens == 0
+        assert set(reply.reasons) == {"seeded"}
+
+
+def test_a_seeded_greedy_request_and_a_sampled_one_without_a_seed_are_drafted_for(engines: Engines) -> None:
+    greedy, sampled = engines.roomy.ask(
+        [Ask(COPY, k=2, seed=20, max_tokens=32), Ask(COPY, k=2, temperature=0.5, max_tokens=32)]
+    ).replies
+
+    assert greedy.draft_tokens > 0
+    assert sampled.draft_tokens > 0
+    assert set(greedy.reasons) == set(sampled.reasons) == {"asked"}

@@ -1,7 +1,8 @@
 """Speculation changes no distribution: sampled answers of a real engine with drafts and without, by a two-sample test.
 
 The model has 64 tokens and random weights (`tests/support/tiny_llama.py`), so that a wrong distribution shows in few
-samples. Half of the requests have a seed of their own, as vLLM samples those in another way; the seeds are fixed. The
+samples. Half of the samples without drafts have a seed of their own, as vLLM samples those in another way; the seeds
+are fixed. Requests with a seed get no drafts (`test_speculation_engine.py`), so none of the drafted ones has one. The
 depths of `auto` follow the clock, so no two runs are the same to the last token: a run fails without any fault with
 probability `ALPHA` at most.
 """
@@ -94,15 +95,14 @@ def tiny_step(speculation: Speculation) -> Step:
 def sample(engine: EngineProcess, temperature: float, depths: tuple[int | Literal["auto"], ...]) -> list[Reply]:
     prompt = own_text()
     every = itertools.cycle(depths)
-    # Other seeds without drafts than with drafts: equal ones would make the two sides alike.
-    first_seed = 0 if depths == (0,) else SAMPLES
+    seeded = depths == (0,)
     asks = [
         Ask(
             prompt,
             k=next(every),
             max_tokens=LENGTH,
             temperature=temperature,
-            seed=first_seed + number if number % 4 < 2 else None,
+            seed=number if seeded and number % 4 < 2 else None,
         )
         for number in range(SAMPLES)
     ]

@@ -98,7 +98,7 @@ def test_the_dials_pick_the_tier_and_a_cold_one_tells_how_it_starts(api: Api) ->
 
 
 def test_mock_requests_are_answered_by_the_stub_without_waking_a_tier(broken: Api) -> None:
-    answer = broken.infer(prompt="page work stub:tokens=5", mode="manual", power=95, mock=True)
+    answer = broken.infer(prompt="a page", max_tokens=5, mode="manual", power=95, mock=True)
 
     assert answer.one("config")["engine"] == "stub"
     assert answer.one("config")["tier"] == "ultra"
@@ -106,6 +106,13 @@ def test_mock_requests_are_answered_by_the_stub_without_waking_a_tier(broken: Ap
     assert broken.tier("ultra")["replicas"] | {"min": 0, "max": 0} == {
         "running": 0, "starting": 0, "pending": 0, "min": 0, "max": 0
     }  # fmt: skip
+
+
+def test_no_prompt_steers_the_stub_of_a_mock_request_and_ends_the_ingress(api: Api) -> None:
+    answer = api.infer(prompt="x stub:die=0 stub:fail=0", max_tokens=5, mock=True)
+
+    assert answer.kinds[-1] == "done"
+    assert len(answer.all("token")) == 5
 
 
 @pytest.mark.parametrize(

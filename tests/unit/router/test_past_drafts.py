@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.past_drafts import drafts_are_waste
-from router.plan import NO_SPECULATION, spec_plan
+from router.plan import spec_plan
 from router.request import SpecWish
 from router.runs import RunSummary
 from router.tiers import Speculation
@@ -26,7 +26,9 @@ def seen(drafted: float, rate: float) -> RunSummary:
 
 def test_drafts_that_were_hardly_ever_accepted_are_not_made() -> None:
     assert drafts_are_waste(step(), NO_WISH, WASTE)
-    assert spec_plan(step(), NO_WISH, WASTE) == NO_SPECULATION
+    spec = spec_plan(step(), NO_WISH, WASTE)
+    assert (spec.enabled, spec.k) == (False, 0)
+    assert spec.reason == "hardly any of the recent drafts for such prompts were accepted on this tier"
 
 
 def test_without_past_runs_or_with_good_ones_the_controller_decides() -> None:

@@ -197,6 +197,22 @@ def test_a_fixed_k_is_capped_to_k_max() -> None:
 def test_speculation_is_off_where_the_user_or_the_step_says_so(body: dict[str, Any]) -> None:
     spec = planned(**body).spec
     assert (spec.enabled, spec.method, spec.k) == (False, None, 0)
+    assert spec.reason in ("no drafts are asked for", "the tier's step makes no drafts")
+
+
+@pytest.mark.parametrize("body", [{}, {"temperature": 0.9}, {"spec": {"k": 4}}])
+def test_a_sampled_answer_with_a_seed_is_not_drafted_for_and_the_plan_says_why(body: dict[str, Any]) -> None:
+    made = planned(seed=7, **body)
+    assert made.sampling.temperature > 0
+    assert (made.spec.enabled, made.spec.method, made.spec.k) == (False, None, 0)
+    assert made.spec.reason is not None
+    assert "seed" in made.spec.reason
+
+
+def test_a_seed_alone_does_not_keep_a_greedy_answer_from_drafts() -> None:
+    made = planned(seed=7, temperature=0)
+    assert made.spec.enabled
+    assert made.spec.reason is None
 
 
 # --- escalation ---

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from serve_app.body import parse_inference, read_json
-from serve_app.config import Limits
+from serve_app.config import AppConfig, Limits
 from serve_app.errors import ApiError
+from tests.support.app_config import app_config
 
 LIMITS = Limits(max_body_bytes=1024, max_prompt_chars=20)
 
@@ -24,9 +25,12 @@ def request(*chunks: bytes) -> Request:
     return Request({"type": "http", "method": "POST", "headers": []}, receive)
 
 
-def refusal(body: Any, limits: Limits = LIMITS) -> ApiError:
+CONFIG = app_config(limits=LIMITS.model_dump())
+
+
+def refusal(body: Any, config: AppConfig = CONFIG) -> ApiError:
     with pytest.raises(ApiError) as error:
-        parse_inference(body, limits)
+        parse_inference(body, config)
     return error.value
 
 
@@ -91,7 +95,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_prompt_of_exactly_the_limit_passes_and_a_longer_one_is_a_400() -> None:
-    assert parse_inference({"prompt": "x" * 20}, LIMITS).prompt == "x" * 20
+    assert parse_inference({"prompt": "x" * 20}, CONFIG).prompt == "x" * 20
     error = refusal({"prompt": "x" * 21})
     assert (error.status, error.code) == (400, "prompt_too_long")
     assert "21 characters" in error.message
@@ -101,3 +105,11 @@ def test_a_prompt_of_exactly_the_limit_passes_and_a_longer_one_is_a_400() -> Non
 def test_the_messages_of_a_chat_count_together() -> None:
     chat = [{"role": "user", "content": "x" * 15}, {"role": "assistant", "content": "y" * 15}]
     assert "30 characters" in refusal({"messages": chat}).message
+
+
+def test_a_request_may_ask_for_the_stub_engine_only_where_the_operator_allows_it() -> None:
+    error = refusal({"prompt": "Hi", "mock": True})
+    assert (error.status, error.code, error.retryable) == (403, "mock_not_allowed", False)
+    assert "allow_mock: true" in error.message
+    for config in (app_config(allow_mock=True), app_config(inference_mode="mock")):
+        assert parse_inference({"prompt": "Hi", "mock": True}, config).mock is True

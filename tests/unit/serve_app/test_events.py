@@ -56,7 +56,7 @@ def test_config_says_what_was_decided() -> None:
         "target_model": "small",
         "draft_model": None,
         "fallback_step": "small-ngram",
-        "spec_decoding": {"enabled": True, "method": "ngram", "K": 10, "k_mode": "auto", "tau": 0.3},
+        "spec_decoding": {"enabled": True, "method": "ngram", "K": 10, "k_mode": "auto", "tau": 0.3, "reason": None},
         "sampling": {"max_tokens": 512, "temperature": 0.0, "top_p": 0.9},
         "warm": True,
         "cold_start_s": 0.0,

@@ -399,10 +399,12 @@ def test_the_engine_is_asked_what_client_and_plan_say() -> None:
     assert asked.messages == wish.messages
     assert (asked.max_tokens, asked.max_tokens_is_wish) == (512, False)
     assert (asked.temperature, asked.top_p, asked.seed, asked.stop) == (1.5, 0.9, 7, ("\n",))
-    assert (asked.logprobs, asked.spec.k, asked.spec.method) == (True, 3, "ngram")
+    assert asked.logprobs
+    assert not asked.spec.enabled  # a sampled answer with a seed
 
 
 def test_a_wished_max_tokens_is_marked_as_a_wish() -> None:
-    wish = InferenceRequest(prompt="Hello", max_tokens=9)
+    wish = InferenceRequest.model_validate({"prompt": "Hello", "max_tokens": 9, "spec": {"k": 3}})
     asked = generation_request("r1", wish, plan(wish, Observation(), app_config()))
     assert (asked.max_tokens, asked.max_tokens_is_wish, asked.stop) == (9, True, ())
+    assert (asked.spec.k, asked.spec.method) == (3, "ngram")

@@ -19,14 +19,14 @@ COMPLETION = {"model": "eco", "prompt": "stub:tokens=9"}
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(await StubEngine(STEP, 0).openai_app())
+    transport = httpx.ASGITransport(await StubEngine(STEP, 0, obeys_directives=True).openai_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
         yield client
 
 
 async def expected_text() -> str:
     tokens: list[Token] = []
-    async for item in StubEngine(STEP, 0).generate(generation("stub:tokens=9")):
+    async for item in StubEngine(STEP, 0, obeys_directives=True).generate(generation("stub:tokens=9")):
         tokens += item if isinstance(item, list) else []
     return "".join(token.text for token in tokens)
 

@@ -103,6 +103,16 @@ def test_k_0_is_never_probed() -> None:
     assert {step["a"] for step in engine.run(100)} == {Decision(0, Reason.ASKED)}
 
 
+@pytest.mark.parametrize("wish", [{"k": "auto"}, {"k": "auto", "tau": 0.5}, {"k": 3}, {"k": 3, "tau": 0.5}], ids=str)
+def test_a_seeded_request_never_gets_drafts_whatever_it_asks_for(wish: dict[str, Any]) -> None:
+    engine = Engine(cheap)
+    engine.add("a", 1.0, seeded=True, **wish)
+    engine.add("b", 1.0)
+    steps = engine.run(100)
+    assert {step["a"] for step in steps} == {Decision(0, Reason.SEEDED)}
+    assert reasons(steps, "b")[Reason.AUTO] > 80
+
+
 # --- auto ---
 
 
