@@ -272,11 +272,11 @@ class GpuPool:
         return await self._open.closed(NEWS_WITHIN_S)
 
     async def report_open(self, replica_id: str, count: int) -> None:
-        """An ingress replica has closed its door and holds so many requests."""
+        """An ingress replica has closed its gate and holds so many requests."""
         self._open.report(replica_id, count)
 
     async def open_requests(self) -> dict[str, int]:
-        """How many each ingress replica holds that has closed its door."""
+        """How many each ingress replica holds that has closed its gate."""
         return self._open.counts()
 
     async def check_health(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 REPORT_OPEN_EVERY_S: Final = 0.2
-"""Interval of the ingress replicas' counts once the doors are closed, s."""
+"""Interval of the ingress replicas' counts once the gates are closed, s."""
 _STALE_AFTER_S: Final = 5.0
 """A count that was not renewed for so long is of a replica that is gone, s."""
 
@@ -42,6 +42,6 @@ class OpenRequests:
         self._counts[replica_id] = (self._clock(), count)
 
     def counts(self) -> dict[str, int]:
-        """The newest count of every ingress replica that has closed its door and lives."""
+        """The newest count of every ingress replica that has closed its gate and lives."""
         now_s = self._clock()
         return {replica: count for replica, (told_s, count) in self._counts.items() if now_s - told_s < _STALE_AFTER_S}

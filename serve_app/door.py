@@ -1,88 +1,113 @@
-"""The ingress's door: counts the requests that are inside, and refuses new ones once the application is stopping."""
+"""What every request passes before it is anybody's: two ASGI middlewares that need to know nothing of the application.
+
+CleanHeaders   before Serve reads the request (`cluster/serve.env` names `before_serve`): which headers Serve obeys
+Bounded        in the application: how many requests an ingress replica holds open; routes that only read always answer
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import re
 import uuid
+from collections.abc import Iterable
+from typing import Final
 
-from grpc import RpcError
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
-from ray.serve.handle import DeploymentHandle
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cluster.gpu_pool import NEWS_WITHIN_S
-from cluster.open_requests import REPORT_OPEN_EVERY_S
-from serve_app.errors import ApiError, error_response
+from serve_app.errors import bad_request, error_response, overloaded
 
-logger = logging.getLogger("ray.serve")
-_RETRY_AFTER_S = 1.0
-_ALWAYS_OPEN = frozenset({"/healthz"})
-"""This process serves until its end; `/readyz` is refused as any new request, so balancers go elsewhere."""
+Header = tuple[bytes, bytes]
+
+REQUEST_ID: Final = b"x-request-id"
+_SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_SERVES_OWN: Final = (b"x-request-", b"x-session-id", b"x_session_id", b"serve_multiplexed", b"serve-multiplexed")
+"""How headers begin by which Serve (2.60) lets a client steer it: to go on for nobody
+(`x-request-disconnect-disabled`), with a time limit of its own (`x-request-timeout-seconds`), to a certain replica."""
+SPARE_REQUESTS: Final = 64
+"""Places of an ingress replica for requests that only read (health, tiers, models), beside those for work."""
+_READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
-class Door:
-    """Open until the pool says that the application is being stopped. `run` listens for that until cancelled.
+def before_serve() -> list[Middleware]:
+    """Middlewares that Serve puts around its own (`RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`)."""
+    return [Middleware(CleanHeaders)]
+
+
+def request_id(headers: Iterable[Header]) -> str:
+    """The client's id for its request where it is sane (128 visible characters of a safe set), else a new one."""
+    given = next((value for key, value in headers if key == REQUEST_ID), b"")
+    return given.decode() if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+class CleanHeaders:
+    """Takes away the headers by which a client would steer Serve, and gives the request one id.
+
+    Serve decodes headers as UTF-8 before it looks at the request: others are refused here, in words. The id is in the
+    response's `x-request-id` once, whoever else set one.
 
     Args:
-        pool: handle of the `GpuPool` deployment.
-        replica_id: of this ingress replica.
+        app: Serve's.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = request_id(scope["headers"])
+        if not all(_is_utf8(key) and _is_utf8(value) for key, value in scope["headers"]):
+            refusal = bad_request("a header is not UTF-8", code="bad_header")
+            await error_response(refusal, name)(scope, receive, send)
+            return
+        kept = [header for header in scope["headers"] if not header[0].startswith(_SERVES_OWN)]
+        scope["headers"] = [*kept, (REQUEST_ID, name.encode())]
+
+        async def send_once(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                others = [header for header in message.get("headers", ()) if header[0].lower() != REQUEST_ID]
+                message = {**message, "headers": [*others, (REQUEST_ID, name.encode())]}
+            await send(message)
+
+        await self._app(scope, receive, send_once)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Bounded:
+    """Refuses work beyond so many requests that are open at a time, from their first byte to their last.
+
+    Args:
+        app: the application.
+        most: requests; those that only read are not counted, so health is answered under any load.
         retry_after_s: `Retry-After` of refusals, s.
     """
 
-    def __init__(self, pool: DeploymentHandle, replica_id: str, retry_after_s: int) -> None:
-        self._pool = pool
-        self._replica_id = replica_id
+    def __init__(self, app: ASGIApp, most: int, retry_after_s: int) -> None:
+        self._app = app
+        self._most = most
         self._retry_after_s = retry_after_s
-        self._inside = 0
-        self._closed = False
+        self._open = 0
 
-    def guard(self, app: ASGIApp) -> ASGIApp:
-        """The application behind this door."""
-
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or _path(scope) in _ALWAYS_OPEN:
-                await app(scope, receive, send)
-            elif self._closed:
-                error = ApiError(
-                    "stopping",
-                    "the server is stopping and takes nothing new",
-                    status=503,
-                    retryable=True,
-                    retry_after_s=self._retry_after_s,
-                )
-                await error_response(error, uuid.uuid4().hex)(scope, receive, send)
-            else:
-                self._inside += 1
-                try:
-                    await app(scope, receive, send)
-                finally:
-                    self._inside -= 1
-
-        return guarded
-
-    async def run(self) -> None:
-        """Close when the pool says so, then tell it how many are inside, for ever."""
-        while True:
-            try:
-                if self._closed:
-                    await self._pool.report_open.remote(self._replica_id, self._inside)
-                    await asyncio.sleep(REPORT_OPEN_EVERY_S)
-                else:
-                    async with asyncio.timeout(2 * NEWS_WITHIN_S):
-                        self._closed = await self._pool.closed.remote()
-            except (RayError, RayServeException, RpcError, TimeoutError) as error:
-                logger.warning("the pool does not say whether the application is stopping: %s", error)
-                await asyncio.sleep(_RETRY_AFTER_S)
-            except asyncio.CancelledError:
-                # Serve and gRPC cancel a call of their own accord when its replica goes away.
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                await asyncio.sleep(_RETRY_AFTER_S)
-
-
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http" or scope["method"] in _READING:
+            await self._app(scope, receive, send)
+            return
+        if self._open >= self._most:
+            refusal = overloaded(f"this ingress replica has {self._most} requests open", self._retry_after_s)
+            await error_response(refusal, request_id(scope["headers"]))(scope, receive, send)
+            return
+        self._open += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open -= 1

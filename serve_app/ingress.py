@@ -29,7 +29,8 @@ from router.tiers import TIER_NAMES, TierName
 from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
-from serve_app.door import Door
+from serve_app.door import Bounded
+from serve_app.drain_gate import DrainGate
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stub import StubEngine
@@ -67,7 +68,7 @@ class Ingress:
         self._factors = load_factors()
         self._advisor = make_advisor(config, os.environ)
         replica_id = serve.get_replica_context().replica_id.unique_id
-        self._door = Door(pool, replica_id, config.limits.retry_after_s)
+        self._gate = DrainGate(pool, replica_id, config.limits.retry_after_s)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
@@ -82,7 +83,14 @@ class Ingress:
                 Route("/healthz", answering(self.healthz), methods=["GET"]),
                 Route("/readyz", answering(self.readyz), methods=["GET"]),
             ],
-            middleware=[Middleware(self._door.guard)],
+            middleware=[
+                Middleware(self._gate.guard),
+                Middleware(
+                    Bounded,
+                    most=self._config.ingress.max_ongoing_requests,
+                    retry_after_s=self._config.limits.retry_after_s,
+                ),
+            ],
             exception_handlers={HTTPException: _http_error},
             lifespan=self._lifespan,
         )
@@ -92,7 +100,7 @@ class Ingress:
         await self._channel.start(ray.util.get_node_ip_address())
         await self._pool.refresh()
         beside = [asyncio.ensure_future(self._pool.run()), asyncio.ensure_future(self._runs.run())]
-        beside.append(asyncio.ensure_future(self._door.run()))
+        beside.append(asyncio.ensure_future(self._gate.run()))
         yield
         for task in beside:
             task.cancel()
@@ -126,11 +134,14 @@ class Ingress:
 
     async def openai(self, request: Request, request_id: str) -> Response:
         """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""
+        arrived_s = time.monotonic()
         body = await read_json(request, self._config.limits)
         choice = choose(body, self._config, self._pool.observation)
         inbox = self._tiers.openai(choice.tier, engine_call(request, body, choice, request_id))
         streaming = bool(body.get("stream"))
-        return await OpenAIExchange(choice.tier, request_id, streaming, inbox, self._config, self._pool).respond()
+        return await OpenAIExchange(
+            choice.tier, request_id, streaming, inbox, self._config, self._pool, arrived_s
+        ).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""

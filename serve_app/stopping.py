@@ -1,8 +1,8 @@
-"""Stops what `serving` serves: closes the doors, waits for what is open, deletes the applications, ends Serve.
+"""Stops what `serving` serves: closes the gates, waits for what is open, deletes the applications, ends Serve.
 
 A stream in the ingress needs its engine, and its proxy, until its end; also one that still waits for a cold tier or a
 free slot. Deleting an application stops ingress and engines at once, so what waits would never be answered. Therefore
-the doors are closed first, and the applications go when nothing is open.
+the gates are closed first, and the applications go when nothing is open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger("ray.serve")
 
 _POLL_S: Final = 0.1
 _CLOSE_TIMEOUT_S: Final = 15.0
-"""How long a pool may take to close the door, s: as long as a new one takes to come in place of one that died."""
+"""How long a pool may take to close the gate, s: as long as a new one takes to come in place of one that died."""
 _END_TIMEOUT_S: Final = 30.0
 """Longest time for engines, and then for Serve, to end when nothing is open any more, s."""
 _CUT_TIMEOUT_S: Final = 2.0
@@ -43,7 +43,7 @@ async def stop(client: ServeControllerClient, names: Sequence[str], say: Say) ->
         names: the applications that are ours, and have a pool.
         say: takes a line for the terminal.
     """
-    pools, drain_s = await _close_doors(names)
+    pools, drain_s = await _close_gates(names)
     empty = await _wait_until_empty(pools, time.monotonic() + drain_s, say)
     end_s = _END_TIMEOUT_S if empty else _CUT_TIMEOUT_S
     client.delete_apps(list(serve.status().applications), blocking=False)
@@ -54,8 +54,8 @@ async def stop(client: ServeControllerClient, names: Sequence[str], say: Say) ->
     await client.shutdown_async(end_s)
 
 
-async def _close_doors(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle], float]:
-    """The pools that have closed their ingress's doors, by application, and how long what is open may take, s."""
+async def _close_gates(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle], float]:
+    """The pools that have closed their ingress's gates, by application, and how long what is open may take, s."""
     pools: dict[str, DeploymentHandle] = {}
     drain_s = 0.0
     applications = serve.status().applications
@@ -68,7 +68,7 @@ async def _close_doors(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle
                 drain_s = max(drain_s, await pool.close.remote())
             pools[name] = pool
         except (RayError, RayServeException, RpcError, TimeoutError) as error:
-            logger.warning("application %s is deleted with its door open: %s", name, error)
+            logger.warning("application %s is deleted with its gate open: %s", name, error)
     return pools, drain_s
 
 

@@ -1,144 +1,114 @@
-"""The ingress's door: open, closed, and counted."""
+"""What every request passes first: clean headers before Serve, a bound on what an ingress replica holds open."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any
 
-import httpx
+import orjson
 import pytest
-from ray.exceptions import RayError
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-import serve_app.door
-from serve_app.door import Door
-from tests.support.http_client import Client
+from serve_app.door import Bounded, CleanHeaders, before_serve
+from tests.support.http_client import SCOPE, Client
+
+Headers = list[tuple[bytes, bytes]]
 
 
-class Method:
-    """A method of a deployment handle."""
-
-    def __init__(self, call: Any) -> None:
-        self.remote = call
-
-
-class FakePool:
-    """The pool's part of the stop."""
+class Serve:
+    """Stands for Serve: notes the headers it saw, and answers with an id of its own, as Serve does."""
 
     def __init__(self) -> None:
-        self.closing = asyncio.Event()
-        self.failures = 0
-        self.told: list[tuple[str, int]] = []
-        self.heard = asyncio.Event()
-        self.closed = Method(self._closed)
-        self.report_open = Method(self._report_open)
+        self.seen: Headers | None = None
 
-    async def _closed(self) -> bool:
-        if self.failures:
-            self.failures -= 1
-            raise RayError
-        await self.closing.wait()
-        return True
-
-    async def _report_open(self, replica_id: str, count: int) -> None:
-        self.told.append((replica_id, count))
-        self.heard.set()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.seen = scope["headers"]
+        headers = [(b"content-type", b"text/plain"), (b"X-Request-ID", b"serves"), (b"x-request-id", b"ours")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok", "more_body": False})
 
 
-def client_of(door: Door, release: asyncio.Event) -> httpx.AsyncClient:
-    async def slow(request: Request) -> Response:
-        await release.wait()
-        return PlainTextResponse("whole")
-
-    async def health(request: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    routes = [Route("/slow", slow, methods=["POST"]), Route("/healthz", health), Route("/readyz", health)]
-    app = Starlette(routes=routes, middleware=[Middleware(door.guard)])
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://door")
+async def cleaned(*headers: tuple[bytes, bytes]) -> tuple[Serve, Client]:
+    serve, client = Serve(), Client()
+    await CleanHeaders(serve)({**SCOPE, "headers": list(headers)}, client.receive, client.send)
+    return serve, client
 
 
-async def closed_door(pool: FakePool) -> tuple[Door, asyncio.Task[None]]:
-    door = Door(pool, "me", 5)
-    running = asyncio.ensure_future(door.run())
-    pool.closing.set()
-    await asyncio.wait_for(pool.heard.wait(), 5)
-    return door, running
+@pytest.mark.parametrize(
+    "header",
+    [
+        (b"x-request-disconnect-disabled", b"?1"),
+        (b"x-request-timeout-seconds", b"0"),
+        (b"x-session-id", b"a"),
+        (b"serve_multiplexed_model_id", b"a"),
+        (b"serve-multiplexed-model-id", b"a"),
+    ],
+)
+async def test_a_client_cannot_steer_serve_by_a_header(header: tuple[bytes, bytes]) -> None:
+    serve, _ = await cleaned((b"accept", b"*/*"), header)
+    assert serve.seen is not None
+    assert [key for key, _ in serve.seen] == [b"accept", b"x-request-id"]
 
 
-async def test_an_open_door_lets_everything_through() -> None:
-    door, release = Door(FakePool(), "me", 5), asyncio.Event()
-    release.set()
-    async with client_of(door, release) as client:
-        assert (await client.post("/slow")).text == "whole"
+async def test_a_sane_id_of_the_clients_is_the_requests_and_stands_in_the_response_once() -> None:
+    serve, client = await cleaned((b"x-request-id", b"order-17/a"), (b"x-request-id", b"other"))
+    assert serve.seen == [(b"x-request-id", b"order-17/a")]
+    assert client.headers == [(b"content-type", b"text/plain"), (b"x-request-id", b"order-17/a")]
 
 
-async def test_what_is_inside_when_the_door_closes_is_finished_and_counted_until_then() -> None:
-    pool, release = FakePool(), asyncio.Event()
-    door = Door(pool, "me", 5)
-    running = asyncio.ensure_future(door.run())
-    async with client_of(door, release) as client:
-        inside = asyncio.ensure_future(client.post("/slow"))
-        await asyncio.sleep(0.01)
-        pool.closing.set()
-        await asyncio.wait_for(pool.heard.wait(), 5)
-        assert pool.told[-1] == ("me", 1)
-        release.set()
-        assert (await inside).text == "whole"
-        pool.heard.clear()
-        await asyncio.wait_for(pool.heard.wait(), 5)
-        assert pool.told[-1] == ("me", 0)
-    running.cancel()
+@pytest.mark.parametrize("given", [b"", b"a b", b"x" * 129, b"<script>", b'"', "é".encode()])
+async def test_another_id_is_replaced_by_one_of_ours(given: bytes) -> None:
+    serve, client = await cleaned((b"x-request-id", given))
+    assert serve.seen is not None
+    ((_, name),) = serve.seen
+    assert len(name) == 32
+    assert dict(client.headers)[b"x-request-id"] == name
 
 
-async def test_a_closed_door_refuses_what_is_new_in_json_and_says_when_to_come_again() -> None:
-    pool = FakePool()
-    door, running = await closed_door(pool)
-    async with client_of(door, asyncio.Event()) as client:
-        for path in ("/slow", "/readyz", "/no-such-path"):
-            refused = await client.post(path)
-            assert refused.status_code == 503
-            assert refused.headers["retry-after"] == "5"
-            error = json.loads(refused.content)["error"]
-            assert (error["code"], error["retryable"]) == ("stopping", True)
-        assert pool.told[-1] == ("me", 0)
-    running.cancel()
+@pytest.mark.parametrize("header", [(b"x-name", b"caf\xe9"), (b"caf\xe9", b"a"), (b"x-request-id", b"\xff")])
+async def test_a_header_that_is_not_utf_8_is_a_400_that_serve_never_sees(header: tuple[bytes, bytes]) -> None:
+    serve, client = await cleaned(header)
+    assert (serve.seen, client.status) == (None, 400)
+    assert orjson.loads(client.body)["error"]["code"] == "bad_header"
 
 
-async def test_the_process_is_healthy_until_its_end_also_below_a_prefix() -> None:
-    door, running = await closed_door(FakePool())
-    async with client_of(door, asyncio.Event()) as client:
-        assert (await client.get("/healthz")).status_code == 200
-    below = Starlette(routes=[Mount("/prefix", Starlette(routes=[], middleware=[Middleware(door.guard)]))])
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(below), base_url="http://door") as client:
-        assert (await client.get("/prefix/healthz")).status_code == 404  # passed on, and there is no such route
-        assert (await client.get("/prefix/readyz")).status_code == 503
-    running.cancel()
+async def test_serve_is_given_the_middleware_in_the_form_that_it_takes() -> None:
+    from ray.serve._private.http_util import validate_http_proxy_callback_return
+
+    assert [middleware.cls for middleware in validate_http_proxy_callback_return(before_serve())] == [CleanHeaders]
 
 
-async def test_a_pool_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_app.door, "_RETRY_AFTER_S", 0.0)
-    pool = FakePool()
-    pool.failures = 3
-    _, running = await closed_door(pool)
-    assert pool.told[-1] == ("me", 0)
-    running.cancel()
-
-
-async def test_what_is_no_request_passes() -> None:
-    door, running = await closed_door(FakePool())
-    seen = []
+async def test_work_beyond_the_bound_is_a_503_with_retry_after_until_a_response_has_ended() -> None:
+    ends = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["type"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await ends.wait()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    client = Client()
-    await door.guard(app)({"type": "lifespan"}, client.receive, client.send)
-    assert seen == ["lifespan"]
-    running.cancel()
+    bounded = Bounded(app, most=2, retry_after_s=7)
+    post, get = ({**SCOPE, "method": method, "headers": []} for method in ("POST", "GET"))
+    clients = [Client() for _ in range(5)]
+    calls = [
+        asyncio.ensure_future(bounded(scope, client.receive, client.send))
+        for scope, client in zip((post, post, post, get, get), clients, strict=True)
+    ]
+    await asyncio.sleep(1)
+    assert [client.status for client in clients] == [200, 200, 503, 200, 200]
+    assert dict(clients[2].headers)[b"retry-after"] == b"7"
+    assert orjson.loads(clients[2].body)["error"]["retryable"] is True
+    ends.set()
+    await asyncio.gather(*calls)
+    late = Client()
+    await bounded(post, late.receive, late.send)
+    assert late.status == 200
+
+
+async def test_a_request_that_fails_gives_its_place_back() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError("broken")
+
+    bounded = Bounded(app, most=1, retry_after_s=1)
+    for _ in range(2):
+        client = Client()
+        with pytest.raises(RuntimeError, match="broken"):
+            await bounded({**SCOPE, "method": "POST", "headers": []}, client.receive, client.send)
