@@ -35,6 +35,7 @@ ENV RAY_SERVE_ENABLE_HA_PROXY=1 \
     RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S=120 \
     RAY_worker_niceness=0 \
     RAY_USAGE_STATS_ENABLED=0 \
+    RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S=1 \
     RAY_SERVE_HAPROXY_BINARY_PATH=/usr/local/bin/power-lever-haproxy
 RUN useradd --create-home --uid 1000 ray && install --directory --owner ray /models
 USER ray

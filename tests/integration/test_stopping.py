@@ -106,7 +106,7 @@ def test_sigterm_finishes_what_is_open_refuses_what_is_new_and_leaves_nothing(
     instance: Server, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     check_second_instance(instance, tmp_path)
-    working = Stream(instance, threads, power=10, tokens=80)
+    working = Stream(instance, threads, power=10, tokens=240)
     working.wait_for("token")
     waiting = Stream(instance, threads, power=10, tokens=20)  # for the one place of the eco tier
     cold = Stream(instance, threads, power=90, tokens=20)  # for the first replica of the ultra tier
@@ -124,7 +124,7 @@ def test_sigterm_finishes_what_is_open_refuses_what_is_new_and_leaves_nothing(
     with Api(f"http://{HOST}:{instance.port}") as api:
         assert api.get("/readyz").status_code == 503  # a balancer goes elsewhere
         assert api.get("/healthz").status_code == 200  # and nobody kills what still works
-    for stream, tokens in ((working, 80), (waiting, 20), (cold, 20)):
+    for stream, tokens in ((working, 240), (waiting, 20), (cold, 20)):
         assert stream.error() is None
         assert stream.answer.kinds[-1] == "done"
         assert len(stream.answer.all("token")) == tokens
@@ -133,7 +133,7 @@ def test_sigterm_finishes_what_is_open_refuses_what_is_new_and_leaves_nothing(
 
 
 def test_ctrl_c_drains_and_a_second_one_ends_everything_at_once(instance: Server, threads: ThreadPoolExecutor) -> None:
-    long = Stream(instance, threads, power=90, tokens=400)
+    long = Stream(instance, threads, power=90, tokens=500)
     long.wait_for("token")
     short = Stream(instance, threads, power=10, tokens=60)
     short.wait_for("token")
