@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Literal
@@ -23,6 +23,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import DeploymentStatusOverview
 
+from cluster.cold_starts import ColdStarts
 from cluster.gpu_nodes import placement, read_cluster_gpus
 from cluster.supervised import Supervised, troubles
 from router.observation import ClusterGpus, Observation, TierState
@@ -112,7 +113,7 @@ def observe(
         profile: the tiers.
         deployments: the controller's view.
         reports: the newest report of each replica; those of failed replicas too, as they hold the reasons.
-        cold_starts_s: last measured time from wanted to running, s.
+        cold_starts_s: expected time from wanted to running, s, where it was learned.
         gpus: of the cluster; None: nobody has looked yet.
         runs: recent runs; tiers without one may be missing.
         failing: what is wrong with the pool's own work, by its name.
@@ -201,24 +202,6 @@ def _reason(
     return "; ".join(words) or None
 
 
-@dataclass(slots=True)
-class _ColdStarts:
-    """Measures, per tier, the time from the first wanted replica to the first running one."""
-
-    since_s: dict[TierName, float] = field(default_factory=dict)
-    measured_s: dict[TierName, float] = field(default_factory=dict)
-
-    def look(self, name: TierName, deployment: TierDeployment, now_s: float) -> None:
-        if deployment.running:
-            began = self.since_s.pop(name, None)
-            if began is not None:
-                self.measured_s[name] = now_s - began
-        elif deployment.starting:
-            self.since_s.setdefault(name, now_s)
-        else:
-            self.since_s.pop(name, None)
-
-
 class GpuPool:
     """A Serve deployment with one replica: takes reports, looks at the controller, gives out snapshots.
 
@@ -235,7 +218,7 @@ class GpuPool:
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._failed: dict[TierName, ReplicaReport] = {}
         self._deployments: dict[TierName, TierDeployment] = {}
-        self._cold_starts = _ColdStarts()
+        self._cold_starts = ColdStarts()
         self._orders: dict[TierName, DraftOrder] = {}
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
@@ -257,8 +240,11 @@ class GpuPool:
         if report.state == "failed":
             self._reports.pop(report.replica_id, None)
             self._failed[report.tier] = report
+            self._cold_starts.failed(report.tier)
         else:
             self._reports[report.replica_id] = (time.monotonic(), report)
+        if report.state == "loading":
+            self._cold_starts.loads(report.tier, report.replica_id, time.monotonic())
         if report.state == "running":
             # What failed before is now told by the report of the replica that runs.
             self._failed.pop(report.tier, None)
@@ -319,10 +305,17 @@ class GpuPool:
 
     def _look(self, deployments: Mapping[str, DeploymentStatusOverview]) -> None:
         now_s = time.monotonic()
-        for name in self._profile.tiers:
+        for name, tier in self._profile.tiers.items():
             if name in deployments:
-                self._deployments[name] = deployment_state(deployments[name])
-                self._cold_starts.look(name, self._deployments[name], now_s)
+                self._deployments[name] = seen = deployment_state(deployments[name])
+                self._cold_starts.look(
+                    name,
+                    running=seen.running,
+                    starting=seen.starting,
+                    possible=not placement(tier, self._gpus)[1],
+                    expected_s=tier.cold_start_s,
+                    now_s=now_s,
+                )
         for key, (seen_s, report) in list(self._reports.items()):
             # A loading replica is silent while its engine starts.
             starting = self._deployments.get(report.tier, TierDeployment()).starting
@@ -338,9 +331,9 @@ class GpuPool:
     def _publish(self) -> None:
         """Give out the observation if it says something new."""
         reports = [*self._failed.values(), *(report for _, report in self._reports.values())]
-        measured_s = self._cold_starts.measured_s
+        learned_s = self._cold_starts.learned_s
         observation = observe(
-            self._profile, self._deployments, reports, measured_s, self._gpus, self._runs, troubles(self._works)
+            self._profile, self._deployments, reports, learned_s, self._gpus, self._runs, troubles(self._works)
         )
         if observation != self._observation:
             self._version, self._observation = self._version + 1, observation

@@ -62,7 +62,7 @@ async def test_what_is_wrong_is_told_until_a_round_succeeds() -> None:
 
 
 async def test_a_round_that_hangs_is_given_up_and_the_next_one_follows() -> None:
-    began = []
+    began: list[None] = []
 
     async def hang_once() -> None:
         began.append(None)
