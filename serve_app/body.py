@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import asyncio
+from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
@@ -16,6 +17,9 @@ from serve_app.errors import ApiError, bad_request
 
 Body = TypeVar("Body", bound=BaseModel)
 
+BODY_WITHIN_S: Final = 30.0
+"""Longest time from a request's first byte to the last of its body, s; then its place is for others."""
+
 
 class DraftsWish(Frozen):
     """Body of `POST /api/tiers/{tier}/drafts`."""
@@ -27,8 +31,21 @@ async def read_json(request: Request, limits: Limits) -> Any:
     """The body as JSON.
 
     Raises:
-        ApiError: 413 when it is too large, 400 when it is not JSON.
+        ApiError: 413 when it is too large, 408 when it does not come, 400 when it is not JSON.
     """
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            raw = await _read(request, limits)
+    except TimeoutError as error:
+        message = f"the body did not come within {BODY_WITHIN_S:g} s"
+        raise ApiError("body_timeout", message, status=408) from error
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
+
+
+async def _read(request: Request, limits: Limits) -> bytes:
     size, chunks = 0, []
     async for chunk in request.stream():
         size += len(chunk)
@@ -36,10 +53,7 @@ async def read_json(request: Request, limits: Limits) -> Any:
             message = f"the body has more than max_body_bytes = {limits.max_body_bytes} bytes"
             raise ApiError("body_too_large", message, status=413)
         chunks.append(chunk)
-    try:
-        return orjson.loads(b"".join(chunks))
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
+    return b"".join(chunks)
 
 
 def validated(model: type[Body], body: Any) -> Body:

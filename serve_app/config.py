@@ -59,7 +59,9 @@ class IngressSettings(Frozen):
 
     replicas: int = Field(default=1, ge=1, description="Number of ingress replicas; any of them can serve any request.")
     cpus: float = Field(default=0.1, ge=0, description="Ray CPUs per ingress replica.")
-    max_ongoing_requests: int = Field(default=2048, ge=1, description="Requests that one ingress replica holds open.")
+    max_ongoing_requests: int = Field(
+        default=2048, ge=1, description="Requests that one ingress replica holds open; more get a 503."
+    )
 
 
 class AppConfig(Profile):

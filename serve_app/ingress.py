@@ -15,6 +15,7 @@ import ray
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -28,6 +29,7 @@ from router.tiers import TIER_NAMES, TierName
 from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
+from serve_app.door import Bounded
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stub import StubEngine
@@ -79,6 +81,13 @@ class Ingress:
                 Route("/healthz", answering(self.healthz), methods=["GET"]),
                 Route("/readyz", answering(self.readyz), methods=["GET"]),
             ],
+            middleware=[
+                Middleware(
+                    Bounded,
+                    most=self._config.ingress.max_ongoing_requests,
+                    retry_after_s=self._config.limits.retry_after_s,
+                )
+            ],
             exception_handlers={HTTPException: _http_error},
             lifespan=self._lifespan,
         )
@@ -124,11 +133,14 @@ class Ingress:
 
     async def openai(self, request: Request, request_id: str) -> Response:
         """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""
+        arrived_s = time.monotonic()
         body = await read_json(request, self._config.limits)
         choice = choose(body, self._config, self._pool.observation)
         inbox = self._tiers.openai(choice.tier, engine_call(request, body, choice, request_id))
         streaming = bool(body.get("stream"))
-        return await OpenAIExchange(choice.tier, request_id, streaming, inbox, self._config, self._pool).respond()
+        return await OpenAIExchange(
+            choice.tier, request_id, streaming, inbox, self._config, self._pool, arrived_s
+        ).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""

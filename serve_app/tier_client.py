@@ -47,9 +47,9 @@ class TierClient:
         """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
         return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
 
-    def openai(self, tier: TierName, call: HttpCall) -> Inbox[ResponseStart | bytes]:
+    def openai(self, tier: TierName, call: HttpCall) -> Inbox[ResponseStart | bytes | Failure]:
         """Items of `EngineDeployment.openai`; ends as `generate`."""
-        return cast(Inbox[ResponseStart | bytes], self._ask(tier, "openai", call))
+        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call))
 
     def _ask(self, tier: TierName, method: str, argument: object) -> Inbox[Item]:
         inbound = self._channel.open()
