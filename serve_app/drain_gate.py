@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from grpc import RpcError
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cluster.gpu_pool import NEWS_WITHIN_S
+from cluster.gpu_pool import NEWS_WITHIN_S, POOL_AWAY
 from cluster.open_requests import REPORT_OPEN_EVERY_S
+from cluster.supervised import Supervised
 from serve_app.door import request_id
 from serve_app.errors import ApiError, error_response
 
-logger = logging.getLogger("ray.serve")
-_RETRY_AFTER_S = 1.0
 _ALWAYS_OPEN = frozenset({"/healthz"})
 """This process serves until its end; `/readyz` is refused as any new request, so balancers go elsewhere."""
 
 
 class DrainGate:
-    """Open until the pool says that the application is being stopped. `run` listens for that until cancelled.
+    """Open until the pool says that the application is being stopped. `work` listens for that.
 
     Args:
         pool: handle of the `GpuPool` deployment.
@@ -35,7 +30,8 @@ class DrainGate:
         self._pool = pool
         self._replica_id = replica_id
         self._retry_after_s = retry_after_s
-        self._inside = 0
+        self.work = Supervised("ingress: word of a stop", self.listen, away=POOL_AWAY)
+        self._open = 0
         self._closed = False
 
     def guard(self, app: ASGIApp) -> ASGIApp:
@@ -54,33 +50,23 @@ class DrainGate:
                 )
                 await error_response(error, request_id(scope["headers"]))(scope, receive, send)
             else:
-                self._inside += 1
+                self._open += 1
                 try:
                     await app(scope, receive, send)
                 finally:
-                    self._inside -= 1
+                    self._open -= 1
 
         return guarded
 
-    async def run(self) -> None:
-        """Close when the pool says so, then tell it how many are inside, for ever."""
-        while True:
-            try:
-                if self._closed:
-                    await self._pool.report_open.remote(self._replica_id, self._inside)
-                    await asyncio.sleep(REPORT_OPEN_EVERY_S)
-                else:
-                    async with asyncio.timeout(2 * NEWS_WITHIN_S):
-                        self._closed = await self._pool.closed.remote()
-            except (RayError, RayServeException, RpcError, TimeoutError) as error:
-                logger.warning("the pool does not say whether the application is stopping: %s", error)
-                await asyncio.sleep(_RETRY_AFTER_S)
-            except asyncio.CancelledError:
-                # Serve and gRPC cancel a call of their own accord when its replica goes away.
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                await asyncio.sleep(_RETRY_AFTER_S)
+    async def listen(self) -> None:
+        """Close when the pool says so; from then on tell it how many requests are open."""
+        async with asyncio.timeout(2 * NEWS_WITHIN_S):
+            if not self._closed:
+                self._closed = await self._pool.closed.remote()
+            if self._closed:
+                await self._pool.report_open.remote(self._replica_id, self._open)
+        if self._closed:
+            await asyncio.sleep(REPORT_OPEN_EVERY_S)
 
 
 def _path(scope: Scope) -> str:

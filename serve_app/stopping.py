@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from grpc import RpcError
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve._private.client import ServeControllerClient
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatusOverview
+
+from cluster.gpu_pool import POOL_AWAY
 
 logger = logging.getLogger("ray.serve")
 
@@ -67,7 +66,7 @@ async def _close_gates(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 drain_s = max(drain_s, await pool.close.remote())
             pools[name] = pool
-        except (RayError, RayServeException, RpcError, TimeoutError) as error:
+        except POOL_AWAY as error:
             logger.warning("application %s is deleted with its gate open: %s", name, error)
     return pools, drain_s
 
@@ -97,7 +96,7 @@ async def _count_open(pools: Mapping[str, DeploymentHandle]) -> int | None:
             if name in applications and len(counts) < _running(applications[name], "ingress"):
                 return None
             total += sum(counts.values())
-    except (RayError, RayServeException, RpcError) as error:
+    except POOL_AWAY as error:
         logger.warning("what is open is not known: %s", error)
         return None
     return total

@@ -16,7 +16,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-import serve_app.drain_gate
 from serve_app.drain_gate import DrainGate
 from tests.support.http_client import Client
 
@@ -64,12 +63,12 @@ def client_of(gate: DrainGate, release: asyncio.Event) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gate")
 
 
-async def closed_gate(pool: FakePool) -> tuple[DrainGate, asyncio.Task[None]]:
+async def closed_gate(pool: FakePool) -> DrainGate:
     gate = DrainGate(pool, "me", 5)
-    running = asyncio.ensure_future(gate.run())
+    gate.work.start()
     pool.closing.set()
     await asyncio.wait_for(pool.heard.wait(), 5)
-    return gate, running
+    return gate
 
 
 async def test_an_open_gate_lets_everything_through() -> None:
@@ -82,7 +81,7 @@ async def test_an_open_gate_lets_everything_through() -> None:
 async def test_what_is_inside_when_the_gate_closes_is_finished_and_counted_until_then() -> None:
     pool, release = FakePool(), asyncio.Event()
     gate = DrainGate(pool, "me", 5)
-    running = asyncio.ensure_future(gate.run())
+    gate.work.start()
     async with client_of(gate, release) as client:
         inside = asyncio.ensure_future(client.post("/slow"))
         await asyncio.sleep(0.01)
@@ -94,12 +93,12 @@ async def test_what_is_inside_when_the_gate_closes_is_finished_and_counted_until
         pool.heard.clear()
         await asyncio.wait_for(pool.heard.wait(), 5)
         assert pool.told[-1] == ("me", 0)
-    running.cancel()
+    gate.work.stop()
 
 
 async def test_a_closed_gate_refuses_what_is_new_in_json_and_says_when_to_come_again() -> None:
     pool = FakePool()
-    gate, running = await closed_gate(pool)
+    gate = await closed_gate(pool)
     async with client_of(gate, asyncio.Event()) as client:
         for path in ("/slow", "/readyz", "/no-such-path"):
             refused = await client.post(path)
@@ -108,31 +107,31 @@ async def test_a_closed_gate_refuses_what_is_new_in_json_and_says_when_to_come_a
             error = json.loads(refused.content)["error"]
             assert (error["code"], error["retryable"]) == ("stopping", True)
         assert pool.told[-1] == ("me", 0)
-    running.cancel()
+    gate.work.stop()
 
 
 async def test_the_process_is_healthy_until_its_end_also_below_a_prefix() -> None:
-    gate, running = await closed_gate(FakePool())
+    gate = await closed_gate(FakePool())
     async with client_of(gate, asyncio.Event()) as client:
         assert (await client.get("/healthz")).status_code == 200
     below = Starlette(routes=[Mount("/prefix", Starlette(routes=[], middleware=[Middleware(gate.guard)]))])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(below), base_url="http://gate") as client:
         assert (await client.get("/prefix/healthz")).status_code == 404  # passed on, and there is no such route
         assert (await client.get("/prefix/readyz")).status_code == 503
-    running.cancel()
+    gate.work.stop()
 
 
-async def test_a_pool_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_app.drain_gate, "_RETRY_AFTER_S", 0.0)
+async def test_a_pool_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.supervised.FIRST_PAUSE_S", 0.0)
     pool = FakePool()
     pool.failures = 3
-    _, running = await closed_gate(pool)
+    gate = await closed_gate(pool)
     assert pool.told[-1] == ("me", 0)
-    running.cancel()
+    gate.work.stop()
 
 
 async def test_what_is_no_request_passes() -> None:
-    gate, running = await closed_gate(FakePool())
+    gate = await closed_gate(FakePool())
     seen = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,4 +140,4 @@ async def test_what_is_no_request_passes() -> None:
     client = Client()
     await gate.guard(app)({"type": "lifespan"}, client.receive, client.send)
     assert seen == ["lifespan"]
-    running.cancel()
+    gate.work.stop()
