@@ -81,6 +81,7 @@ def two_nodes() -> Iterator[TwoNodes]:
     scratch = Path(tempfile.mkdtemp(prefix="pln-"))
     env = ray_environment(scratch) | {
         "RAY_AUTH_MODE": "disabled",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",  # nobody waits for this cluster
         "PYTHONPATH": str(REPOSITORY),
         # Each node has all ports for itself.
         "RAY_SERVE_HAPROXY_STATS_PORT": "8404",
