@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
@@ -13,8 +13,12 @@ from router.request import InferenceRequest
 from router.tiers import Drafts, Frozen
 from serve_app.config import AppConfig, Limits
 from serve_app.errors import ApiError, bad_request
+from serve_app.openai_body import check_characters
 
 Body = TypeVar("Body", bound=BaseModel)
+
+_MOST_LEVELS: Final = 64
+"""Objects and lists inside each other. JSON schemas have a dozen; what reads a body later gives up at 250."""
 
 
 class DraftsWish(Frozen):
@@ -27,8 +31,14 @@ async def read_json(request: Request, limits: Limits) -> Any:
     """The body as JSON.
 
     Raises:
-        ApiError: 413 when it is too large, 400 when it is not JSON.
+        ApiError: 415 when it does not say that it is JSON, 413 when it is too large, 400 when it is not JSON, or nested
+            too deeply.
     """
+    # Web pages of any origin may send other types without asking first (a preflight), so none of them is read as JSON.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        message = f"content-type: got {media_type!r}, must be application/json"
+        raise bad_request(message, code="unsupported_media_type", status=415)
     size, chunks = 0, []
     async for chunk in request.stream():
         size += len(chunk)
@@ -37,9 +47,27 @@ async def read_json(request: Request, limits: Limits) -> Any:
             raise ApiError("body_too_large", message, status=413)
         chunks.append(chunk)
     try:
-        return orjson.loads(b"".join(chunks))
+        body = orjson.loads(b"".join(chunks))
     except orjson.JSONDecodeError as error:
         raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
+    if _is_deeper(body, _MOST_LEVELS):
+        raise bad_request(f"the body has more than {_MOST_LEVELS} levels of objects and lists", code="too_deep")
+    return body
+
+
+def _is_deeper(body: object, levels: int) -> bool:
+    """Whether objects and lists stand inside each other more than so many levels deep."""
+    level = [body] if isinstance(body, dict | list) else []
+    for _ in range(levels):
+        if not level:
+            return False
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
+        ]
+    return bool(level)
 
 
 def validated(model: type[Body], body: Any) -> Body:
@@ -62,12 +90,8 @@ def parse_inference(body: Any, config: AppConfig) -> InferenceRequest:
         ApiError: 422 naming each wrong key, 400 for a prompt that is too long, 403 for `mock` where it is not allowed.
     """
     wish = validated(InferenceRequest, body)
-    limits = config.limits
     if wish.mock and not config.mock_allowed:
         message = "mock: the stub engine answers only where the operator of this server has set `allow_mock: true`"
         raise bad_request(message, code="mock_not_allowed", status=403)
-    chars = sum(len(message.content) for message in wish.chat())
-    if chars > limits.max_prompt_chars:
-        message = f"prompt: has {chars} characters, allowed are max_prompt_chars = {limits.max_prompt_chars}"
-        raise bad_request(message, code="prompt_too_long")
+    check_characters(sum(len(message.content) for message in wish.chat()), config.limits)
     return wish
