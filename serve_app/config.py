@@ -75,8 +75,8 @@ class IngressSettings(Frozen):
     max_ongoing_requests: int = Field(default=2048, ge=1, description="Requests that one ingress replica holds open.")
     cors_origins: tuple[str, ...] = Field(
         default=(),
-        description="Origins whose web pages may use the API (`https://chat.example`, or `*` for all); none: only pages "
-        "of the API's own origin.",
+        description="Origins whose web pages may use the API (`https://chat.example`, or `*` for all); none: only "
+        "pages of the API's own origin.",
     )
 
 

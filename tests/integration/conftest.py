@@ -14,8 +14,6 @@ from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
 
 FAST_STUB = {"tokens_per_s": 200.0}
-PAGE = "https://chat.example"
-"""The origin whose web pages may use `broken`."""
 # The applications differ only in their config. `main` is the shipped one with stub engines.
 APPLICATIONS: dict[str, dict[str, Any]] = {
     "main": {"stub": FAST_STUB},
@@ -28,7 +26,6 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
     # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step. The draft of ultra is
     # never good enough.
     "broken": {
-        "ingress": {"cors_origins": [PAGE]},
         "stub": {"tokens_per_s": 200.0, "failing_steps": ["ngram"]},
         "speculation": {"fallback": {"min_tokens": 20}},
         "tiers": {
