@@ -25,6 +25,17 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable .
 # What NVIDIA's container runtime brings in from the node.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 ENV MODELS_DIR=/models
+# cluster/serve.env, for whatever starts Ray here.
+ENV RAY_SERVE_ENABLE_HA_PROXY=1 \
+    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve_app.door.before_serve \
+    RAY_SERVE_THROUGHPUT_OPTIMIZED=1 \
+    RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S=60 \
+    RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S=930 \
+    RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S=900 \
+    RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S=120 \
+    RAY_worker_niceness=0 \
+    RAY_USAGE_STATS_ENABLED=0 \
+    RAY_SERVE_HAPROXY_BINARY_PATH=/usr/local/bin/power-lever-haproxy
 RUN useradd --create-home --uid 1000 ray && install --directory --owner ray /models
 USER ray
 CMD ["serve", "run", "serve_config.yaml"]

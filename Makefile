@@ -6,7 +6,6 @@
 #   make fix     format and lint, writing
 #
 # HARDWARE=gpu installs vLLM's CUDA build instead of the CPU build.
-# HAPROXY=1 has `make serve` put HAProxy in front instead of Serve's own proxy.
 # TORCH_INDEX=URL names PyTorch's CPU wheel index, where pip is not set up to find `torch==...+cpu` by itself.
 
 HARDWARE ?= cpu
@@ -18,8 +17,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 CODE := router sustainability cluster serve_app bench tests
 
-HAPROXY_ENV := $(shell grep -v '^\#' cluster/haproxy.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/cluster/haproxy
-SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) $(if $(HAPROXY),$(HAPROXY_ENV))
+SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/$(BIN)/power-lever-haproxy
 
 .PHONY: serve test test-unit test-integration test-e2e check fix install install-dev weights clean
 

@@ -4,8 +4,8 @@
 
 Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time while
 there are more to begin, and perhaps an `order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens;
-each line of standard output is what came of one such line. Standard output is kept for that: what vLLM writes there
-goes to standard error.
+or a list of `calls` of the OpenAI routes. Each line of standard output is what came of one such line. Standard output
+is kept for that: what vLLM writes there goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from router.classify import classify_prompt
 from router.plan import spec_plan
 from router.request import Message, SpecWish
 from router.tiers import Step, Tier
+from serve_app.engine.asgi_call import HttpCall, ResponseStart
+from serve_app.engine.deployment import openai_items
 from serve_app.engine.depth_scheduler import ORDER_PREFIX
-from serve_app.engine.interface import Finished, GenerationRequest
+from serve_app.engine.interface import EngineError, Finished, GenerationRequest
 from serve_app.engine.spec_record import RequestRecord, SpecRecords
 from serve_app.engine.vllm_engine import VllmEngine, start_vllm
 from serve_app.speculation.settings import SpeculationSettings
@@ -103,14 +105,17 @@ class Round:
     began_s: float = field(default_factory=time.monotonic)
 
     async def answer(self, request_id: str, ask: Json) -> Json:
-        """What came of one request, and when."""
+        """What came of one request, and when; or how it was refused."""
         async with self.slots:
-            return await self._answer(request_id, ask)
+            try:
+                return await self._answer(request_id, ask)
+            except EngineError as error:
+                return {"refused": [error.code, error.status, error.retryable, error.message]}
 
     async def _answer(self, request_id: str, ask: Json) -> Json:
         request = GenerationRequest(
             request_id=request_id,
-            messages=(Message(role="user", content=ask["prompt"]),),
+            messages=messages_of(ask),
             max_tokens=ask["max_tokens"],
             max_tokens_is_wish=True,
             temperature=ask["temperature"],
@@ -143,6 +148,43 @@ class Round:
         return reply | self.witness.take(request_id)
 
 
+def messages_of(ask: Json) -> tuple[Message, ...]:
+    """The conversation."""
+    user = Message(role="user", content=ask["prompt"])
+    return (user,) if ask["system"] is None else (Message(role="system", content=ask["system"]), user)
+
+
+@dataclass
+class LoopWatch:
+    """Watches how long the event loop works at a stretch, in its thread's CPU time: a busy machine changes nothing."""
+
+    longest_s: float = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        before_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            self.longest_s, before_s = max(self.longest_s, now_s - before_s), now_s
+            await asyncio.sleep(0.002)
+
+
+async def called(engine: VllmEngine, call: Json) -> Json:
+    """The answer of one of the OpenAI routes, as a replica sends it."""
+    raw = json.dumps(call["body"]).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
+    answer: Json = {"status": 0, "body": "", "failure": None}
+    async for item in openai_items(engine, await engine.openai_app(), HttpCall("POST", call["path"], headers, raw)):
+        if isinstance(item, ResponseStart):
+            answer["status"] = item.status
+        elif isinstance(item, bytes):
+            answer["body"] += item.decode()
+        else:
+            answer["failure"] = [item.code, item.status, item.retryable, item.message]
+    return answer
+
+
 def preemptions() -> int:
     """Of all requests so far, by vLLM's own counter."""
     samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
@@ -161,24 +203,36 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
             batch = json.loads(line)
+            if "calls" in batch:
+                answers = await asyncio.gather(*(called(engine, call) for call in batch["calls"]))
+                replies.write(json.dumps(answers) + "\n")
+                replies.flush()
+                continue
             asks, before = batch["asks"], preemptions()
             together = Round(engine, step, witness, asyncio.Semaphore(batch["at_once"]))
-            answers = [
+            loop = LoopWatch()
+            watching = asyncio.ensure_future(loop.run())
+            answering = [
                 asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{asked + number}", ask))
                 for number, ask in enumerate(asks)
             ]
             order_s = None
             if batch["order"]:
-                if answers:
+                if answering:
                     await together.under_way.wait()
                 ordered_s = time.monotonic()
                 await engine.use_drafts(batch["order"])
                 order_s = time.monotonic() - ordered_s
-            given = await asyncio.gather(*answers)
+            given = await asyncio.gather(*answering)
+            watching.cancel()
             seconds = time.monotonic() - together.began_s
             asked += len(asks)
             own = engine.own_drafts()
-            counts = {"preemptions": preemptions() - before, "own_drafts": [own.drafted, own.accepted]}
+            counts = {
+                "preemptions": preemptions() - before,
+                "own_drafts": [own.drafted, own.accepted],
+                "loop_s": loop.longest_s,
+            }
             replies.write(json.dumps({"replies": given, "seconds": seconds, "order_s": order_s, **counts}) + "\n")
             replies.flush()
     finally:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
@@ -34,6 +34,30 @@ class EngineGoneError(RuntimeError):
     """An engine has ended; the message has the end of its log."""
 
 
+class RefusedError(RuntimeError):
+    """An engine has refused a request, as `EngineError` tells."""
+
+    def __init__(self, code: str, status: int, retryable: bool, message: str) -> None:
+        super().__init__(message)
+        self.code, self.status, self.retryable, self.message = code, status, retryable, message
+
+
+@dataclass(frozen=True)
+class CallReply:
+    """What came of one call of an OpenAI route."""
+
+    status: int
+    body: str
+    failure: tuple[str, int, bool, str] | None
+    """(code, status, retryable, message) where the replica says that it failed."""
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error in the body."""
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        return error
+
+
 @dataclass(frozen=True)
 class Ask:
     """One request."""
@@ -49,6 +73,8 @@ class Ask:
     """Its prompt family; None: as the router classifies it."""
     pause_s: float = 0.0
     """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
+    system: str | None = None
+    """What the system says before the prompt; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +155,7 @@ class Reply:
             "steps": [StepTaken(*step) for step in data["steps"]],
             "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
         }
-        return cls(**{field.name: {**data, **parsed}[field.name] for field in fields(cls)})
+        return cls(**{each.name: {**data, **parsed}[each.name] for each in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -145,6 +171,10 @@ class Batch:
     """How long the order took that was given meanwhile; None: none was."""
     own_drafts: tuple[int, int]
     """(drafted, accepted) by the step's own draft since the start."""
+    loop_s: float = 0.0
+    """Longest time that the engine's event loop worked at a stretch, s of CPU."""
+    refused: list[RefusedError] = field(default_factory=list)
+    """Where they were allowed: requests that the engine refused; `replies` has the others."""
 
     @property
     def full(self) -> tuple[float, float]:
@@ -198,7 +228,12 @@ class EngineProcess:
         self._log = log
 
     def ask(
-        self, asks: Sequence[Ask], timeout_s: float = 120, order: Drafts | None = None, at_once: int | None = None
+        self,
+        asks: Sequence[Ask],
+        timeout_s: float = 300,
+        order: Drafts | None = None,
+        at_once: int | None = None,
+        refusals: bool = False,
     ) -> Batch:
         """Ask all of them.
 
@@ -207,29 +242,60 @@ class EngineProcess:
             timeout_s: longest wait for all answers.
             order: who shall draft, given while they are under way.
             at_once: how many are under way at a time, the next beginning when one ends; None: all.
+            refusals: whether some may be refused.
 
         Raises:
             EngineGoneError: the process has ended, or was ended after `timeout_s`.
+            RefusedError: the engine refused one.
         """
+        data = self._told(
+            {"asks": [asdict(ask) for ask in asks], "order": order, "at_once": at_once or len(asks)}, timeout_s
+        )
+        refused = [RefusedError(*reply["refused"]) for reply in data["replies"] if "refused" in reply]
+        if refused and not refusals:
+            raise refused[0]
+        return Batch(
+            [Reply.from_json(reply) for reply in data["replies"] if "refused" not in reply],
+            data["seconds"],
+            data["preemptions"],
+            data["order_s"],
+            tuple(data["own_drafts"]),
+            data["loop_s"],
+            refused,
+        )
+
+    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 300) -> list[CallReply]:
+        """Call OpenAI routes, all at once.
+
+        Args:
+            calls: (path, body) of each.
+            timeout_s: as of `ask`.
+
+        Raises:
+            EngineGoneError: as `ask`.
+        """
+        answers = self._told({"calls": [{"path": path, "body": body} for path, body in calls]}, timeout_s)
+        return [
+            CallReply(answer["status"], answer["body"], answer["failure"] and tuple(answer["failure"]))
+            for answer in answers
+        ]
+
+    def _told(self, line: Mapping[str, Any], timeout_s: float) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         limit = Timer(timeout_s, self._process.kill)
         limit.start()
         try:
-            line = json.dumps({"asks": [asdict(ask) for ask in asks], "order": order, "at_once": at_once or len(asks)})
-            self._process.stdin.write(line + "\n")
+            self._process.stdin.write(json.dumps(line) + "\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            answer = self._process.stdout.readline()
         except BrokenPipeError:
-            line = ""
+            answer = ""
         finally:
             limit.cancel()
-        if not line:
+        if not answer:
             raise EngineGoneError(f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}")
-        data = json.loads(line)
-        replies = [Reply.from_json(reply) for reply in data["replies"]]
-        own_drafts = tuple(data["own_drafts"])
-        return Batch(replies, data["seconds"], data["preemptions"], data["order_s"], own_drafts)
+        return json.loads(answer)
 
     def end(self) -> None:
         """Have it end, without waiting for that: several engines can end together."""
@@ -246,6 +312,7 @@ class EngineProcess:
             sum(batch.preemptions for batch in batches),
             None,
             batches[-1].own_drafts,
+            max(batch.loop_s for batch in batches),
         )
 
 

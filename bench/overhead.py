@@ -6,7 +6,6 @@ same prompts: the three give the same answers. One server is measured at a time.
 (SIGSTOP), as an idle vLLM takes a fifth of a core: of bare vLLM everything, of ours the engine's processes, as Ray must
 go on. What CPU the rest still takes is in the JSON as `idle_server_cpu_share` (of one core).
 
-HAProxy stands in front of ours, as with `make serve HAPROXY=1`.
 
     python -m bench.overhead [--quick] [--json FILE]
 
@@ -188,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "models_dir": str(models),
         "tiers": {TIER: {"chain": [step.model_dump()], "replicas": {"min": 1, "max": 1}}},
     }
-    app = application({"/": arguments}, haproxy=True)
+    app = application({"/": arguments})
     with running(app, bare):
         cells = measure(plan, bare, app)
         openmp = {server.name: openmp_libraries(server.processes()) for server in (bare, app)}

@@ -12,7 +12,6 @@ The client is one process that counts markers in what it reads: alone it takes 2
 2,900,000 (32 events a read) on two cores, so it needs no company. It shares the machine with the server; what CPU it
 took is in the JSON as `client_cpu_share` (of one core).
 
-HAProxy stands in front, as with `make serve HAPROXY=1`.
 
     python -m bench.relay [--quick] [--json FILE]
 """
@@ -135,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)
     floods: dict[Run, list[Flood]] = {run: [] for run in RUNS}
-    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.item_a_token:build"}, haproxy=True)
+    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.item_a_token:build"})
     with running(app, timeout_s=180):
         for repetition in range(1, repetitions + 1):
             for run in RUNS:

@@ -233,46 +233,32 @@ def _application_name(shipped: str, prefix: str) -> str:
     return shipped + prefix.rstrip("/").replace("/", "-")
 
 
-def ray_environment(scratch: Path, *, haproxy: bool) -> dict[str, str]:
+def ray_environment(scratch: Path) -> dict[str, str]:
     """Ray's environment as `make serve` sets it, with files and ports apart from any other instance's."""
-    # Serve's listeners share a port with whoever else asks for it (SO_REUSEPORT), also with another instance's: what
-    # is sent to the one may reach the other. So each gets a range of its own.
+    # The ingress replicas' listeners share a port with whoever else asks for it (SO_REUSEPORT), also with another
+    # instance's: what is sent to the one may reach the other. So each gets a range of its own.
     first = free_port()
-    own = {
+    lines = (REPOSITORY / "cluster" / "serve.env").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) | {
         "ANTHROPIC_API_KEY": "",  # what is measured or tested calls nobody, whatever the shell's environment holds
         "RAY_TMPDIR": str(scratch),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(min(first + 100, 65535)),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(sys.executable).with_name("power-lever-haproxy")),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "haproxy.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "haproxy.state"),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
     }
-    if not haproxy:
-        return _environment_file("serve.env") | own
-    return (
-        _environment_file("serve.env")
-        | _environment_file("haproxy.env")
-        | own
-        | {
-            "RAY_SERVE_HAPROXY_BINARY_PATH": str(REPOSITORY / "cluster" / "haproxy"),
-            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
-            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "haproxy.sock"),
-            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
-            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "haproxy.state"),
-            "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-            "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-        }
-    )
-
-
-def _environment_file(name: str) -> dict[str, str]:
-    lines = (REPOSITORY / "cluster" / name).read_text(encoding="utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def application(
     variants: Mapping[str, Mapping[str, Any]],
     ready: str = "/readyz",
     others: Mapping[str, str] | None = None,
-    *,
-    haproxy: bool = False,
 ) -> Server:
     """This application by `serve run`, in a Ray instance of its own that ends with it; see `app_config`.
 
@@ -280,7 +266,6 @@ def application(
         variants: see `app_config`.
         ready: path that answers 200 when a variant can do what is wanted of it.
         others: see `app_config`.
-        haproxy: HAProxy in front of the ingress replicas instead of Serve's own proxy.
     """
     port = free_port()
     scratch = Path(tempfile.mkdtemp(prefix="plb-"))  # short: Ray's socket paths below it have a limit of 107 bytes
@@ -294,7 +279,7 @@ def application(
         port=port,
         ready_path=ready_paths[0],
         further_ready_paths=tuple(ready_paths[1:]),
-        env=ray_environment(scratch, haproxy=haproxy),
+        env=ray_environment(scratch),
         scratch=scratch,
     )
 

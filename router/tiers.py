@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
@@ -13,7 +13,6 @@ Drafts = Literal["own", "ngram"]
 """Who drafts in a step that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last tokens
 when they stood there before."""
 Power = Annotated[int, Field(ge=0, le=100)]
-EngineArgument = str | int | float | bool | None
 
 
 class Frozen(BaseModel):
@@ -90,7 +89,7 @@ class Step(Frozen):
     quantization: str | None = Field(default=None, description="vLLM quantization method; null: as the weights say.")
     max_model_len: int = Field(ge=16, description="Context length, tokens (prompt and completion together).")
     speculation: Speculation | None = Field(default=None, description="Null: no speculative decoding.")
-    engine_args: dict[str, EngineArgument] = Field(
+    engine_args: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on as they "
         "are.",

@@ -18,6 +18,7 @@ from cluster.cpu_engine import cpu_environment
 from cluster.gpu_pool import GpuPool
 from router.tiers import Profile, Tier, TierName
 from serve_app.config import AppConfig, load_config
+from serve_app.door import SPARE_REQUESTS
 from serve_app.engine.deployment import EngineDeployment
 from serve_app.hardware import choose_profile, count_gpus
 from serve_app.ingress import Ingress
@@ -44,7 +45,7 @@ def build_app(config: AppConfig) -> Application:
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",
         num_replicas=config.ingress.replicas,
-        max_ongoing_requests=config.ingress.max_ongoing_requests,
+        max_ongoing_requests=config.ingress.max_ongoing_requests + SPARE_REQUESTS,
         ray_actor_options={"num_cpus": config.ingress.cpus, **off_gpu_nodes(registry)},
         # Its streams last as long as those of the engines behind it.
         graceful_shutdown_timeout_s=max(tier.drain_s for tier in config.tiers.values()),

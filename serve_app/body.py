@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -17,6 +18,9 @@ from serve_app.openai_body import check_characters
 
 Body = TypeVar("Body", bound=BaseModel)
 
+BODY_WITHIN_S: Final = 30.0
+"""Longest time from a request's first byte to the last of its body, s; then its place is for others."""
+
 _MOST_LEVELS: Final = 64
 """Objects and lists inside each other. JSON schemas have a dozen; what reads a body later gives up at 250."""
 
@@ -31,14 +35,30 @@ async def read_json(request: Request, limits: Limits) -> Any:
     """The body as JSON.
 
     Raises:
-        ApiError: 415 when it does not say that it is JSON, 413 when it is too large, 400 when it is not JSON, or nested
-            too deeply.
+        ApiError: 415 when it does not say that it is JSON, 413 when it is too large, 408 when it does not come,
+            400 when it is not JSON, or nested too deeply.
     """
     # Web pages of any origin may send other types without asking first (a preflight), so none of them is read as JSON.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         message = f"content-type: got {media_type!r}, must be application/json"
         raise bad_request(message, code="unsupported_media_type", status=415)
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            raw = await _read(request, limits)
+    except TimeoutError as error:
+        message = f"the body did not come within {BODY_WITHIN_S:g} s"
+        raise ApiError("body_timeout", message, status=408) from error
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
+    if _is_deeper(body, _MOST_LEVELS):
+        raise bad_request(f"the body has more than {_MOST_LEVELS} levels of objects and lists", code="too_deep")
+    return body
+
+
+async def _read(request: Request, limits: Limits) -> bytes:
     size, chunks = 0, []
     async for chunk in request.stream():
         size += len(chunk)
@@ -46,13 +66,7 @@ async def read_json(request: Request, limits: Limits) -> Any:
             message = f"the body has more than max_body_bytes = {limits.max_body_bytes} bytes"
             raise ApiError("body_too_large", message, status=413)
         chunks.append(chunk)
-    try:
-        body = orjson.loads(b"".join(chunks))
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
-    if _is_deeper(body, _MOST_LEVELS):
-        raise bad_request(f"the body has more than {_MOST_LEVELS} levels of objects and lists", code="too_deep")
-    return body
+    return b"".join(chunks)
 
 
 def _is_deeper(body: object, levels: int) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
@@ -13,6 +13,7 @@ from cluster.weights import models_dir
 from router.agent_settings import AgentSettings
 from router.errors import ConfigError
 from router.run_record import RunSettings
+from router.signals import Category
 from router.tiers import Frozen, Profile
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -72,7 +73,9 @@ class IngressSettings(Frozen):
 
     replicas: int = Field(default=1, ge=1, description="Number of ingress replicas; any of them can serve any request.")
     cpus: float = Field(default=0.1, ge=0, description="Ray CPUs per ingress replica.")
-    max_ongoing_requests: int = Field(default=2048, ge=1, description="Requests that one ingress replica holds open.")
+    max_ongoing_requests: int = Field(
+        default=2048, ge=1, description="Requests that one ingress replica holds open; more get a 503."
+    )
     cors_origins: tuple[str, ...] = Field(
         default=(),
         description="Origins whose web pages may use the API (`https://chat.example`, or `*` for all); none: only "
@@ -103,6 +106,15 @@ class AppConfig(Profile):
     runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
     agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
+
+    @field_validator("speculation")
+    @classmethod
+    def _priors_are_of_categories(cls, speculation: SpeculationSettings) -> SpeculationSettings:
+        """Requests are of the router's categories, so a prior of anything else would never be used."""
+        categories = get_args(Category)
+        if unknown := sorted(speculation.acceptance.prior.keys() - set(categories)):
+            raise ValueError(f"acceptance.prior has {unknown}, no categories; those are {', '.join(categories)}")
+        return speculation
 
     @property
     def mock_allowed(self) -> bool:

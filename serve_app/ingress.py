@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import ray
@@ -30,6 +29,7 @@ from serve_app.admission import Admission
 from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
+from serve_app.door import Bounded, request_id
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.known_vllm import installed_version
@@ -93,7 +93,10 @@ class Ingress:
             routes=[
                 Route(path, answering(handler, retry_after_s), methods=methods) for path, handler, methods in routes
             ],
-            middleware=cors(self._config.ingress.cors_origins),
+            middleware=[
+                *cors(self._config.ingress.cors_origins),
+                Middleware(Bounded, most=self._config.ingress.max_ongoing_requests, retry_after_s=retry_after_s),
+            ],
             exception_handlers={HTTPException: _http_error, Exception: _unexpected},
             lifespan=self._lifespan,
         )
@@ -144,6 +147,7 @@ class Ingress:
 
     async def _openai(self, request: Request, request_id: str, *, chat: bool) -> Response:
         """Check the body, pick the tier, pass the request to its engine's own OpenAI layer."""
+        arrived_s = time.monotonic()
         limits = self._config.limits
         body = parse_openai(await read_json(request, limits), chat=chat, limits=limits)
         observation = self._pool.observation
@@ -152,8 +156,9 @@ class Ingress:
         body.check_length(step.max_model_len, limits)
         call = engine_call(request, body.fields, choice, request_id)
         inbox = self._tiers.openai(choice.tier, call, body.sequences)
-        exchange = OpenAIExchange(choice.tier, request_id, body.streaming, inbox, self._config, self._pool)
-        return await exchange.respond()
+        return await OpenAIExchange(
+            choice.tier, request_id, body.streaming, inbox, self._config, self._pool, arrived_s
+        ).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""
@@ -239,7 +244,7 @@ def answering(handler: Handler, retry_after_s: int) -> Callable[[Request], Await
     """Give the handler a request id, and turn the `ApiError` it raises into a response."""
 
     async def endpoint(request: Request) -> Response:
-        name = _request_id(request)
+        name = request_id(request.scope["headers"])
         try:
             return await handler(request, name)
         except ApiError as error:
@@ -251,10 +256,6 @@ def answering(handler: Handler, retry_after_s: int) -> Callable[[Request], Await
     return endpoint
 
 
-def _request_id(request: Request) -> str:
-    return request.headers.get("x-request-id") or uuid.uuid4().hex
-
-
 def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "power-lever"}
 
@@ -264,7 +265,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     message = f"{request.method} {request.url.path}: {error.detail}"
-    response = error_response(ApiError(code, message, status=error.status_code), _request_id(request))
+    response = error_response(ApiError(code, message, status=error.status_code), request_id(request.scope["headers"]))
     response.headers.update(error.headers or {})
     return response
 
@@ -272,4 +273,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours; Starlette raises it on, into the log."""
     failed = ApiError("internal_error", "the ingress failed", status=500, retryable=True)
-    return error_response(failed, _request_id(request))
+    return error_response(failed, request_id(request.scope["headers"]))

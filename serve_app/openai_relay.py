@@ -23,12 +23,13 @@ from router.plan import plan, spec_plan
 from router.request import InferenceRequest, SpecWish
 from router.runs import NO_RUNS
 from router.tiers import TIER_NAMES, TierName
+from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.interface import speculation_wish
-from serve_app.errors import ApiError, bad_request, error_data, raise_if_late
+from serve_app.errors import ApiError, Failure, bad_request, error_data, raise_if_late
 from serve_app.events import PING, SSE_HEADERS
-from serve_app.inbox import TICK, Inbox
+from serve_app.inbox import TICK, Inbox, Tick
 from serve_app.pool_view import PoolView
 from serve_app.speculation.wish import SpeculationWish
 from serve_app.sse_response import ClosingStream
@@ -38,6 +39,8 @@ MODELS = (AUTO, *TIER_NAMES)
 # Set anew for every hop; the rest of the engine's response headers go to the client.
 _HOP_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 
+_DONE = b"data: [DONE]\n\n"
+"""Ends a stream, also after an error, as vLLM's do: a client that waits for it must not wait for ever."""
 
 SPEC = "spec"
 """Our one field in an OpenAI body: speculation wishes, as `/api/inference` takes them."""
@@ -57,7 +60,7 @@ def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation)
     Raises:
         ApiError: no such model, or a wrong `spec`.
     """
-    tier = pick_tier(body, config, observation)
+    tier = _able(pick_tier(body, config, observation), body, config, observation)
     try:
         wish = SpecWish.model_validate(body.get(SPEC) or {})
     except ValidationError as error:
@@ -88,6 +91,25 @@ def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observati
 def model_not_found(model: str) -> ApiError:
     """There is no such model."""
     return bad_request(f"model: got {model!r}, allowed are {', '.join(MODELS)}", code="model_not_found", status=404)
+
+
+def _able(tier: TierName, body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:
+    """The tier itself; for `auto` and a request that an engine which drafts refuses, the nearest tier that does not.
+
+    Raises:
+        ApiError: the tier is named and drafts, or every tier drafts.
+    """
+    fields = fields_without_drafts(body)
+    able = tiers_without_drafts(config, observation) if fields else ()
+    if not fields or tier in able:
+        return tier
+    other = nearest(tier, able)
+    if other is not None and body.get("model", AUTO) == AUTO:
+        return other
+    why = f"{' and '.join(fields)}: not with speculative decoding, which"
+    if other is None:
+        raise bad_request(f"{why} every tier uses now")
+    raise bad_request(f"{why} the {tier} tier uses; without it: {', '.join(able)}, or model {AUTO}")
 
 
 def _prompt_text(body: Mapping[str, Any]) -> str:
@@ -129,15 +151,16 @@ class OpenAIExchange:
         inbox: the replica's response.
         config: limits and intervals.
         pool: tells whether waiting for a cold tier is useless.
+        arrived_s: monotonic clock at arrival, s.
     """
 
     tier: TierName
     request_id: str
     streaming: bool
-    inbox: Inbox[ResponseStart | bytes]
+    inbox: Inbox[ResponseStart | bytes | Failure]
     config: AppConfig
     pool: PoolView
-    _arrived_s: float = field(default_factory=time.monotonic)
+    arrived_s: float = field(default_factory=time.monotonic)
 
     async def respond(self) -> Response:
         """The response: the engine's own, or for a stream that must wait long, one that pings until it comes.
@@ -169,7 +192,7 @@ class OpenAIExchange:
     async def _start(self, wait_s: float, give_way: bool) -> ResponseStart | None:
         """The response's start; None when it may `give_way` to pings and has not come in time."""
         while True:
-            item = await self.inbox.get(wait_s)
+            item = await self._next(wait_s)
             if isinstance(item, ResponseStart):
                 return item
             if item is not TICK:
@@ -178,9 +201,20 @@ class OpenAIExchange:
             if give_way:
                 return None
 
+    async def _next(self, wait_s: float) -> ResponseStart | bytes | Tick | None:
+        """The replica's next item; see `Inbox.get`.
+
+        Raises:
+            ApiError: the replica has sent a failure.
+        """
+        item = await self.inbox.get(wait_s)
+        if isinstance(item, Failure):
+            raise item.as_api_error()
+        return item
+
     async def _body(self) -> AsyncIterator[bytes]:
         try:
-            while (item := await self.inbox.get(self.config.relay.ping_every_s)) is not None:
+            while (item := await self._next(self.config.relay.ping_every_s)) is not None:
                 self._give_up_if_late()
                 if isinstance(item, bytes):
                     yield item
@@ -209,18 +243,18 @@ class OpenAIExchange:
             else:
                 # An error body is one line of JSON: as an SSE `data` line, SDKs raise it.
                 body = b"".join([piece async for piece in self._body() if piece != PING])
-                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n"
+                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n" + _DONE
         except ApiError as error:
             yield self._error_chunk(error)
         finally:
             await self.inbox.aclose()
 
     def _error_chunk(self, error: ApiError) -> bytes:
-        return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n"
+        return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n" + _DONE
 
     def _give_up_if_hopeless(self) -> None:
         self.pool.raise_if_failed(self.tier)
         self._give_up_if_late()
 
     def _give_up_if_late(self) -> None:
-        raise_if_late(time.monotonic() - self._arrived_s, self.config.limits.request_timeout_s)
+        raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)

@@ -48,9 +48,9 @@ class TierClient:
         """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
         return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
 
-    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> Inbox[ResponseStart | bytes]:
+    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> Inbox[ResponseStart | bytes | Failure]:
         """Items of `EngineDeployment.openai`, for a request of so many sequences; ends as `generate`."""
-        return cast(Inbox[ResponseStart | bytes], self._ask(tier, "openai", call, sequences))
+        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call, sequences))
 
     def _ask(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> Inbox[Item]:
         inbound = self._channel.open()

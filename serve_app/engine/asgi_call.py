@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import ASGIApp, Message
+
+logger = logging.getLogger("ray.serve")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -52,7 +55,8 @@ class _Outbox:
 
 
 async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
-    """The response to one request: `ResponseStart`, then body chunks.
+    """The response to one request: `ResponseStart`, then body chunks. What the application raises before the end of its
+    response is raised here.
 
     Closing the generator tells the application that the client has left; if it does not end then, it is cancelled.
     """
@@ -82,13 +86,17 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
             # Chunks may have come while the consumer worked on the last one: the end is the end only without them.
             if not outbox.chunks and (outbox.done or task.done()):
                 break
-        await task
+        if not outbox.done:
+            await task
     finally:
         left.set()
         # Not cancelled at once: vLLM runs a handler in a task of its own, which only the disconnect message ends.
         await asyncio.wait({task}, timeout=_LEAVE_S)
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        [end] = await asyncio.gather(task, return_exceptions=True)
+        if outbox.done and isinstance(end, Exception):
+            # Starlette raises what it has answered with a 500, for its server to log.
+            logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=end)
 
 
 def _scope(call: HttpCall) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""vLLM 0.32's CPU worker with two faults mended; in the process of the worker (`worker_cls`). For the CPU build alone.
+"""vLLM 0.32's CPU worker, three faults mended; in the process of the worker (`worker_cls`). For the CPU build alone.
 
 1. With drafts at a temperature above 0 it does not sample the model's distribution: `expand_kernel` writes each draft
    token's temperature, top_p and top_k into a temporary copy that is never copied back, so they are uninitialised
@@ -6,6 +6,8 @@
 2. A seeded request whose prefill is cut into pieces ends the engine for everybody: what is sampled after a piece is
    thrown away, and for that the generator is set back, which generators on CPU cannot do ("CPU Generator does not use
    offset").
+3. A sampled request with a top_k ends the engine in any step in which nothing is drafted: the largest of no top_k is
+   asked for.
 
 Each can go with the first vLLM that has mended it.
 """
@@ -31,6 +33,7 @@ class MendedCpuWorker(CPUWorker):
         """See vLLM."""
         super().load_model(*args, **kwargs)
         repair_draft_sampling()
+        spare_steps_without_drafts()
         spare_generators(self.model_runner)
 
 
@@ -55,6 +58,17 @@ def repair_draft_sampling() -> None:
     # Not by `register_kernels`, which looks through every loaded module and fails at some of Ray's and torch's.
     kernel._impl = kernel.func = expand
     kernel._forward_by_name = False
+
+
+def spare_steps_without_drafts() -> None:
+    """Leave the logits of draft tokens as they are where there are none."""
+    constrain = rejection_sampler.apply_sampling_constraints
+
+    def constrain_some(logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        constrained: torch.Tensor = constrain(logits, *args, **kwargs) if len(logits) else logits
+        return constrained
+
+    rejection_sampler.apply_sampling_constraints = constrain_some
 
 
 def expand(

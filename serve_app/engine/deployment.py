@@ -1,7 +1,8 @@
 """The engine deployment: one class, deployed once per tier.
 
 What it adds over the engine it holds: the fallback chain at start, reports to the GPU pool view, token events encoded
-where the tokens are (an ingress replica only passes bytes on), failures as data, health, and a bounded drain.
+where the tokens are (an ingress replica only passes bytes on), failures as data, health, an end with its engine, and a
+bounded drain.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -22,13 +24,14 @@ from starlette.types import ASGIApp
 
 from cluster.gpu_pool import REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.weights import missing_reason, model_path
-from router.request import Message
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
-from serve_app.engine.asgi_call import HttpCall, call_asgi
+from serve_app.engine.asgi_call import HttpCall, ResponseStart, call_asgi
+from serve_app.engine.dead_engine import end_with_engine
 from serve_app.engine.draft_keeper import DraftKeeper
-from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, start_first
+from serve_app.engine.early_errors import errors_first
+from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, bring_up, start_first
 from serve_app.engine.interface import (
     Admitted,
     Engine,
@@ -36,7 +39,6 @@ from serve_app.engine.interface import (
     EngineStartError,
     Finished,
     GenerationRequest,
-    plain_request,
 )
 from serve_app.engine.known_vllm import REPLICA_NEEDS
 from serve_app.engine.load_signals import LoadSignals
@@ -59,6 +61,33 @@ async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGener
                 yield token_events(item) if isinstance(item, list) else item
     except EngineError as error:
         yield Failure.of(error)
+    except Exception:
+        # Ours or vLLM's fault, of any kind. The replica is still there, so it says so itself.
+        logger.exception("request %s failed in the engine", request.request_id)
+        yield _failure(engine)
+
+
+async def openai_items(
+    engine: Engine, app: ASGIApp, call: HttpCall
+) -> AsyncGenerator[ResponseStart | bytes | Failure, None]:
+    """One request at the engine's OpenAI application: its answer; or `Failure` at any point, last."""
+    try:
+        async with contextlib.aclosing(errors_first(call_asgi(app, call))) as items:
+            async for item in items:
+                if isinstance(item, ResponseStart) and item.status >= 500 and engine.dead:
+                    yield _failure(engine)  # vLLM's 500 does not say that it may be asked again
+                    return
+                yield item
+    except Exception:
+        # vLLM's application answers with an error where it can; what it lets through is any kind.
+        logger.exception("the engine's OpenAI application failed")
+        yield _failure(engine)
+
+
+def _failure(engine: Engine) -> Failure:
+    if engine.dead:
+        return Failure("engine_dead", "the engine has died", status=503, retryable=True)
+    return Failure("engine_failed", "the engine failed", status=500, retryable=True)
 
 
 class EngineDeployment:
@@ -81,9 +110,8 @@ class EngineDeployment:
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._drafts: DraftKeeper | None = None
         began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
         try:
-            self._started: Started[Engine] = await asyncio.to_thread(self._start_engine, loop)
+            self._started: Started[Engine] = await self._start_engine()
         except NoStepWorksError as error:
             logger.error("%s", error)
             await self._report("failed", None, error.failures)
@@ -92,7 +120,6 @@ class EngineDeployment:
             logger.warning("tier %s: left step %s: %s", tier, failure.step, failure.reason)
         self._engine = self._started.engine
         self._openai: ASGIApp = await self._engine.openai_app()
-        await self._warm_up()
         logger.info("tier %s serves step %s after %.1f s", tier, self._started.step.name, time.monotonic() - began_s)
         speculation = self._started.step.speculation
         if speculation is not None and speculation.floor is not None:
@@ -100,7 +127,10 @@ class EngineDeployment:
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
         self._signals = LoadSignals(time.time(), time.time)
         await self._report_running()
-        self._reporting = asyncio.ensure_future(self._keep_reporting())
+        self._beside = [
+            asyncio.ensure_future(self._keep_reporting()),
+            asyncio.ensure_future(self._end_with_engine()),
+        ]
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
         """One request. Its items go over the token channel; see `token_channel.send_items` for what is returned."""
@@ -110,7 +140,7 @@ class EngineDeployment:
     async def openai(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
         """One request to the engine's own OpenAI-compatible application; else as `generate`."""
         with self._signals.request(reply_to.asked_s):
-            return await send_items(reply_to, call_asgi(self._openai, call))
+            return await send_items(reply_to, openai_items(self._engine, self._openai, call))
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Serve asks several times a second, for the scaling policy."""
@@ -122,24 +152,26 @@ class EngineDeployment:
 
     async def __del__(self) -> None:
         # Serve calls this when the replica stops, after the drain; also after a constructor that failed.
-        if hasattr(self, "_reporting"):
-            self._reporting.cancel()
+        if hasattr(self, "_beside"):
+            for task in self._beside:
+                task.cancel()
             await self._engine.shutdown()
 
-    async def _warm_up(self) -> None:
-        """One short answer before the first client: an engine's first steps compile and allocate for seconds."""
-        hello = (Message(role="user", content="one two three one two three"),)
-        async for _ in self._engine.generate(plain_request("warm-up", hello, 8)):
-            pass
+    async def _start_engine(self) -> Started[Engine]:
+        telling: set[asyncio.Future[object]] = set()
 
-    def _start_engine(self, loop: asyncio.AbstractEventLoop) -> Started[Engine]:
         def on_progress(step: Step, failures: Sequence[StepFailure]) -> None:
-            asyncio.run_coroutine_threadsafe(self._report("loading", step.name, failures), loop)
+            # Not waited for: a start is in more of a hurry than the view.
+            telling.add(asyncio.ensure_future(self._report("loading", step.name, failures)))
+
+        async def start(step: Step) -> Engine:
+            return await bring_up(lambda: start_blocking(step))
 
         chain = self._config.tiers[self._tier_name].chain
-        if self._config.inference_mode == "mock":
-            return start_first(self._tier_name, chain, lambda _: None, self._start_stub, on_progress)
-        return start_first(self._tier_name, chain, self._missing_weights, self._start_vllm, on_progress)
+        mock = self._config.inference_mode == "mock"
+        start_blocking = self._start_stub if mock else self._start_vllm
+        missing_weights = _nothing_missing if mock else self._missing_weights
+        return await start_first(self._tier_name, chain, missing_weights, start, on_progress)
 
     def _start_stub(self, step: Step) -> Engine:
         time.sleep(self._config.stub.load_s)
@@ -164,6 +196,10 @@ class EngineDeployment:
         needed = [step.target] + ([step.speculation.draft] if step.speculation and step.speculation.draft else [])
         reasons = [missing_reason(Path(self._config.models_dir), model) for model in needed]
         return next((reason for reason in reasons if reason), None)
+
+    async def _end_with_engine(self) -> None:
+        # Not by `ray.actor.exit_actor`, which only a method that Ray called may use.
+        await end_with_engine(self._replica_id, self._engine, lambda: self._signals.under_way, lambda: os._exit(1))
 
     async def _keep_reporting(self) -> None:
         acceptance = AcceptanceMetrics(self._tier_name, self._config.speculation.drift, RaySink())
@@ -201,3 +237,8 @@ class EngineDeployment:
             logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)
             return None
         return order
+
+
+def _nothing_missing(step: Step) -> str | None:
+    """A stub has no weights."""
+    return None

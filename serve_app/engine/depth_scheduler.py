@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 import vllm
 from vllm.sampling_params import SamplingType
@@ -29,10 +28,13 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from router.tiers import Drafts
+from serve_app.engine.depth_guard import DepthGuard
 from serve_app.engine.known_vllm import check_interface
+from serve_app.engine.seldom_log import SeldomLog
 from serve_app.engine.spec_record import DRAFTS_ATTRIBUTE, RECORD_KEY, StepRecord
-from serve_app.speculation.controller import DepthController, StepResult
-from serve_app.speculation.decision import Decision, Reason
+from serve_app.engine.steps_under_way import StepsUnderWay, StepUnderWay
+from serve_app.speculation.controller import StepResult
+from serve_app.speculation.decision import Decision
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.wish import SpeculationWish
 
@@ -47,18 +49,6 @@ ORDER_PREFIX: Final = "power-lever-drafts:"
 routes give the ids of clients other beginnings."""
 
 
-class _StepUnderWay(NamedTuple):
-    """A step that is scheduled and not done."""
-
-    output: SchedulerOutput
-    began_s: float
-    """Monotonic clock when scheduling began, s."""
-    reasons: dict[str, Reason]
-    """Why each request has as many drafts in it; none for a request that ends its prefill."""
-    drafts: Drafts
-    """Who made the drafts that it verifies."""
-
-
 class DepthScheduler(AsyncScheduler):
     """See the module. For proposers that draft ahead in the worker (draft models, EAGLE) and for n-gram drafts."""
 
@@ -67,17 +57,17 @@ class DepthScheduler(AsyncScheduler):
         check_interface(vllm.__version__, AsyncScheduler, self.use_v2_model_runner)
         config = self.vllm_config.additional_config[CONFIG_KEY]
         self._default = SpeculationWish.from_dict(config["default"])
-        self._settings = SpeculationSettings.model_validate(config["settings"])
+        settings = SpeculationSettings.model_validate(config["settings"])
         self._drafts: Drafts = "own"
         self._drafted_by: Drafts = "own"  # in the step before
-        self._controller = DepthController(self.num_spec_tokens, self._settings)
+        self._log = SeldomLog(logger)
+        self._controller = DepthGuard(self.num_spec_tokens, settings, self._log)
         self._decisions: dict[str, Decision] = {}
         self._wishes: dict[str, SpeculationWish] = {}
         # Requests that have ended; forgotten when the records of the step that ended them are written.
         self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
-        # Oldest first; at most two with asynchronous scheduling.
-        self._under_way: deque[_StepUnderWay] = deque(maxlen=8)
+        self._under_way = StepsUnderWay()
         self._began_s = self._updated_s = 0.0
         # Without a lookup vLLM pads a request's first decode step with k_max drafts that cannot be right.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -93,7 +83,7 @@ class DepthScheduler(AsyncScheduler):
             wish = SpeculationWish.from_arguments(arguments, self._default)
         except ValueError as error:
             # The ingress checks wishes; an error raised here would end the engine for everybody.
-            logger.warning("request %s: %s; the tier's default is used", request.request_id, error)
+            self._log.warning("wish", "request %s: %s; the tier's default is used", request.request_id, error)
             wish = self._default
         if params is not None and params.sampling_type is SamplingType.RANDOM_SEED:
             # Depths follow measured times. With drafts they would decide how often the request's generator is asked,
@@ -107,9 +97,7 @@ class DepthScheduler(AsyncScheduler):
         for drafts in get_args(Drafts):
             if order.startswith(ORDER_PREFIX + drafts) and drafts != self._drafts:
                 self._drafts = drafts
-                self._controller = DepthController(self.num_spec_tokens, self._settings)
-                for request_id, wish in self._wishes.items():
-                    self._controller.add(request_id, wish)
+                self._controller.begin_anew()
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """See vLLM."""
@@ -121,7 +109,7 @@ class DepthScheduler(AsyncScheduler):
         reasons = {
             key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
         }
-        self._under_way.append(_StepUnderWay(scheduler_output, self._began_s, reasons, self._drafted_by))
+        self._under_way.began(StepUnderWay(scheduler_output, self._began_s, reasons, self._drafted_by))
         self._drafted_by = self._drafts
         setattr(scheduler_output, DRAFTS_ATTRIBUTE, self._drafts)
         super()._update_after_schedule(scheduler_output)
@@ -154,23 +142,29 @@ class DepthScheduler(AsyncScheduler):
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """See vLLM."""
-        step = self._step_done(scheduler_output)
-        seconds = time.monotonic() - max(step.began_s, self._updated_s)
-        self._updated_s = time.monotonic()
+        step = self._under_way.done(scheduler_output)
+        now_s = time.monotonic()
+        seconds = now_s - max(step.began_s, self._updated_s) if step else None
+        self._updated_s = now_s
         counts = self._counts(scheduler_output, model_runner_output)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         for group in outputs.values():
             for output in group.outputs:
                 drafted, accepted = counts.get(output.request_id, (0, 0))
-                reason = step.reasons.get(output.request_id, "")
+                reason = step.reasons.get(output.request_id, "") if step else ""
                 wish = self._wishes.get(output.request_id)
-                record = StepRecord(drafted, accepted, reason, wish.family if wish else "", step.drafts)
+                drafts = step.drafts if step else self._drafted_by
+                record = StepRecord(drafted, accepted, reason, wish.family if wish else "", drafts)
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
         for request_id in self._freed:
             self._decisions.pop(request_id, None)
             self._wishes.pop(request_id, None)
         self._freed.clear()
-        if step.drafts == self._drafts:  # those made before going over teach nothing about the others
+        if step is None:
+            self._log.warning(
+                "step", "a step came back that was not scheduled, or long ago: nothing is learned from it"
+            )
+        elif step.drafts == self._drafts:  # those made before going over teach nothing about the others
             self._controller.observe(
                 StepResult(
                     seconds,
@@ -186,12 +180,6 @@ class DepthScheduler(AsyncScheduler):
         self._freed.append(request.request_id)
         return super()._free_request(request, *args, **kwargs)
 
-    def _step_done(self, scheduler_output: SchedulerOutput) -> _StepUnderWay:
-        """The step of this output; steps are done in the order in which they were scheduled."""
-        while (step := self._under_way.popleft()).output is not scheduler_output:
-            pass
-        return step
-
     def _counts(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[str, tuple[int, int]]:
@@ -205,4 +193,4 @@ class DepthScheduler(AsyncScheduler):
             if tokens:
                 drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
                 counts[request_id] = (len(drafts) - invalid.get(request_id, 0), tokens - 1)
-        return counts
+        return self._controller.plausible(counts)

@@ -1,15 +1,21 @@
-"""The fallback chain: the first step whose engine starts, with the reasons of those that did not."""
+"""The fallback chain: the first step whose engine answers, with the reasons of those that did not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from router.request import Message
 from router.tiers import Step
-from serve_app.engine.interface import EngineStartError
+from serve_app.engine.interface import Engine, EngineError, EngineStartError, plain_request
+from serve_app.engine.process_output import ProcessOutput
 
 EngineT = TypeVar("EngineT")
+
+WARM_UP: Final = plain_request("warm-up", (Message(role="user", content="one two three one two three"),), 8)
+"""What an engine must answer to be up. An engine's first steps also compile and allocate, for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +46,11 @@ class NoStepWorksError(Exception):
         self.failures = tuple(failures)
 
 
-def start_first(
+async def start_first(
     tier: str,
     chain: Sequence[Step],
     missing_weights: Callable[[Step], str | None],
-    start: Callable[[Step], EngineT],
+    start: Callable[[Step], Awaitable[EngineT]],
     on_progress: Callable[[Step, Sequence[StepFailure]], None],
 ) -> Started[EngineT]:
     """Try the steps in order and keep the first that starts.
@@ -65,8 +71,39 @@ def start_first(
         reason = missing_weights(step)
         if reason is None:
             try:
-                return Started(start(step), step, tuple(failures))
+                return Started(await start(step), step, tuple(failures))
             except EngineStartError as error:
                 reason = str(error)
         failures.append(StepFailure(step.name, reason))
     raise NoStepWorksError(tier, failures)
+
+
+async def bring_up(start: Callable[[], Engine]) -> Engine:
+    """Start an engine and have it answer once: its OpenAI application, its chat template, its first steps.
+
+    Args:
+        start: starts it; blocks.
+
+    Raises:
+        EngineStartError: with the root cause, whatever failed; what had started is shut down.
+    """
+    output = ProcessOutput.begin()
+    engine: Engine | None = None
+    try:
+        engine = await asyncio.to_thread(start)
+        await engine.openai_app()
+        async for _ in engine.generate(WARM_UP):
+            pass
+    except Exception as error:
+        # Whatever kind: model code, templates, kernels and drivers raise anything, and the next step may do without.
+        if engine is not None:
+            await engine.shutdown()
+        raise EngineStartError(_reason(error, output)) from error
+    return engine
+
+
+def _reason(error: Exception, output: ProcessOutput) -> str:
+    if isinstance(error, EngineStartError):
+        return str(error)
+    own = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    return output.cause_of(own)

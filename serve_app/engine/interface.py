@@ -157,6 +157,15 @@ class Engine(Protocol):
         """Raise when the engine cannot serve any more."""
         ...
 
+    @property
+    def dead(self) -> bool:
+        """Whether it cannot serve any more."""
+        ...
+
+    async def died(self) -> None:
+        """Return when the engine cannot serve any more. Only of an engine that has answered."""
+        ...
+
     def load(self) -> EngineLoad:
         """How many requests are running and waiting in the engine."""
         ...

@@ -59,6 +59,11 @@ class LoadSignals:
     _under_way: int = 0
     _busy_s: float = 0.0
 
+    @property
+    def under_way(self) -> int:
+        """Requests at the engine."""
+        return self._under_way
+
     @contextmanager
     def request(self, asked_s: float) -> Iterator[None]:
         """A request is at the engine.

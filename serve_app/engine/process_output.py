@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 # The last words of a traceback line, after vLLM's log prefix: "(EngineCore pid=7) ERROR 11-27 ... ValueError: text".
 _EXCEPTION = re.compile(r"\b([A-Za-z_]*(?:Error|Exception)): (\S.*)$")
-# Exceptions that only report the failure of another process.
-_ECHOES = ("Engine core initialization failed", "WorkerProc initialization failed", "Worker proc initialization failed")
+# Words that only report the failure of another process; the last ones are ours.
+_ECHOES = (
+    "Engine core initialization failed",
+    "WorkerProc initialization failed",
+    "Worker proc initialization failed",
+    "EngineCore encountered an issue",
+    "EngineDeadError",
+    "the engine has died",
+)
 _MAX_BYTES = 1_000_000
 
 
@@ -46,6 +53,10 @@ class ProcessOutput:
                 parts.append(file.read().decode("utf-8", "replace"))
         return "\n".join(parts)
 
+    def cause_of(self, reason: str) -> str:
+        """The reason itself; where it only says that another process failed, why that one did, if it is known."""
+        return (self.root_cause() or reason) if _is_echo(reason) else reason
+
     def root_cause(self) -> str | None:
         """The first exception in the output that is not an echo of another one; None when there is none."""
         return first_exception(self.text())
@@ -55,6 +66,10 @@ def first_exception(text: str) -> str | None:
     """The first `SomethingError: message` that does not merely report another process's failure."""
     for line in text.splitlines():
         match = _EXCEPTION.search(line)
-        if match and not any(echo in match[2] for echo in _ECHOES):
+        if match and not _is_echo(match[0]):
             return f"{match[1]}: {match[2].strip()}"
     return None
+
+
+def _is_echo(text: str) -> bool:
+    return any(echo in text for echo in _ECHOES)

@@ -215,6 +215,15 @@ class StubEngine:
     async def check_health(self) -> None:
         """A stub is always healthy."""
 
+    @property
+    def dead(self) -> bool:
+        """See `Engine.dead`."""
+        return False
+
+    async def died(self) -> None:
+        """See `Engine.died`; a stub takes its replica with it, if at all."""
+        await asyncio.Event().wait()
+
     def load(self) -> EngineLoad:
         """Streams under way; a stub queues nothing."""
         return EngineLoad(running=len(self._running), waiting=0)

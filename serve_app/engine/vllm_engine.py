@@ -1,7 +1,8 @@
 """vLLM behind the engine interface; imported only inside an engine replica.
 
 What it adds over `AsyncLLM`: a draft depth of its own for each request (`depth_scheduler.py`), the exact record of what
-was drafted and accepted (`spec_record.py`), and a text for each token (`token_text.py`).
+was drafted and accepted (`spec_record.py`), and a text for each token (`token_text.py`). Chats are rendered, tokenized
+and given their sampling defaults by vLLM's own OpenAI layer, so that both ways to ask give the same answer.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from starlette.types import ASGIApp
@@ -21,13 +24,17 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
-from vllm.exceptions import VLLMValidationError
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve import create_error_response
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+from vllm.exceptions import GracefulHTTPError, VLLMError
 from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
-from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
@@ -47,7 +54,6 @@ from serve_app.engine.interface import (
     speculation_wish,
 )
 from serve_app.engine.load_signals import Recent
-from serve_app.engine.process_output import ProcessOutput
 from serve_app.engine.spec_record import SpecRecords
 from serve_app.engine.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
@@ -62,6 +68,13 @@ _CPU_WORKERS = {
 """By whether the step can go over to n-gram drafts."""
 _CLIENT = "inference-"
 """Before a client's request id, which may be anything, also what looks like an order."""
+_SEQUENCES_A_REQUEST = 4
+"""Sequences that the requests of a replica may have on average (`n`, and several prompts in one request). vLLM refuses
+what would be more than so many times `max_ongoing_requests` with a 503, instead of queueing without a bound."""
+_FAILED = "error"
+"""vLLM's finish reason of a request that the engine could not go on with."""
+_TOO_LONG = ("input_text", "input_tokens")
+"""What vLLM names as wrong in a chat that is too long, by its characters or its tokens."""
 
 
 class _LoadCounter(StatLoggerBase):
@@ -100,6 +113,7 @@ def engine_args(
         "quantization": step.quantization,
         "tensor_parallel_size": max(1, tier.gpus),
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
+        "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
     }
     composite = speculation is not None and speculation.floor is not None
@@ -138,7 +152,8 @@ def start_vllm(
     """Start the engine of one step; blocks until its weights are loaded.
 
     Raises:
-        EngineStartError: with the root cause, also when it happened in a process of vLLM.
+        EngineStartError: an argument that vLLM does not know.
+        Exception: of any kind, from vLLM; `bring_up` finds the root cause where it happened in another process.
     """
     args = engine_args(name, tier, step, settings, model_path)
     counters: list[_LoadCounter] = []
@@ -147,13 +162,9 @@ def start_vllm(
         counters.append(_LoadCounter(vllm_config, engine_index))
         return counters[-1]
 
-    output = ProcessOutput.begin()
-    try:
-        validate_api_server_args(_server_namespace(args, step))
-        config = args.create_engine_config()
-        engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
-    except (ValueError, RuntimeError, OSError, ImportError, NotImplementedError, AssertionError, KeyError) as error:
-        raise EngineStartError(output.root_cause() or f"{type(error).__name__}: {error}") from error
+    validate_api_server_args(_server_namespace(args, step))
+    config = args.create_engine_config()
+    engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     records, waits = SpecRecords(), Recent()
     watch_outputs(engine.output_processor, records, waits)
     return VllmEngine(engine, args, step, counters, records, waits)
@@ -199,18 +210,20 @@ class VllmEngine:
     _records: SpecRecords
     _waits: Recent
     _drafts: Drafts = "own"
+    _app: asyncio.Future[Any] | None = None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
-        prompt_ids, params = self._prepare(request)
+        with self._errors_as_ours(VLLMError, ValueError):
+            prompt, params = await self._prepare(request)
+        prompt_ids = prompt["prompt_token_ids"]
         assert params.max_tokens is not None
-        adding = asyncio.ensure_future(
-            self._engine.add_request(_CLIENT + request.request_id, {"prompt_token_ids": prompt_ids}, params)
-        )
+        adding = asyncio.ensure_future(self._engine.add_request(_CLIENT + request.request_id, prompt, params))
         collector: RequestOutputCollector | None = None
         finished = False
         try:
-            collector = await asyncio.shield(adding)
+            with self._errors_as_ours(VLLMError, ValueError):
+                collector = await asyncio.shield(adding)
             assert collector is not None
             record = self._records.of(collector)
             yield Admitted(len(prompt_ids), params.max_tokens, self._step.name)
@@ -218,21 +231,18 @@ class VllmEngine:
             completion_tokens = 0
             while not finished:
                 # All engine steps since the last one was taken, merged; the record keeps them apart.
-                output = await collector.get()
+                with self._errors_as_ours(VLLMError):
+                    output = await collector.get()
                 completion = output.outputs[0]
                 finished = output.finished
+                if completion.finish_reason == _FAILED:
+                    raise EngineError("engine_failed", "the engine gave the request up", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
                 _push(texts, completion, record.take_flags(len(completion.token_ids)))
                 tokens = texts.release(completion.text, finished)
                 if tokens:
                     yield tokens
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
-        except VLLMValidationError as error:
-            raise EngineError("bad_request", str(error), status=400, retryable=False) from error
-        except EngineDeadError as error:
-            raise EngineError("engine_dead", "the engine has died", status=503, retryable=True) from error
-        except EngineGenerateError as error:
-            raise EngineError("engine_failed", str(error), status=500, retryable=True) from error
         finally:
             # A request whose adding was interrupted is in the engine all the same: wait for its handle, then abort.
             if not finished and not self._engine.errored:
@@ -241,30 +251,66 @@ class VllmEngine:
                 if collector is not None:
                     await self._engine.abort(collector.request_id, internal=True)
 
-    def _prepare(self, request: GenerationRequest) -> tuple[list[int], SamplingParams]:
-        tokenizer = self._engine.get_tokenizer()
-        chat = [{"role": message.role, "content": message.content} for message in request.messages]
-        prompt_ids: list[int] = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        room = self._step.max_model_len - len(prompt_ids)
-        if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
-            raise EngineError(
-                "prompt_too_long",
-                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {request.max_tokens}; together they may be "
-                f"at most max_model_len = {self._step.max_model_len}",
-                status=400,
-                retryable=False,
-            )
-        params = SamplingParams(
-            max_tokens=min(request.max_tokens, room),
+    async def _prepare(self, request: GenerationRequest) -> tuple[Any, SamplingParams]:
+        """The tokens and sampling parameters that the same chat has on the OpenAI routes.
+
+        By the tier's template and the model's defaults; rendered and tokenized beside the event loop; refused by its
+        length before that, where so many characters cannot be few enough tokens.
+        """
+        state = (await self._fastapi()).state
+        chat = ChatCompletionRequest(
+            messages=[{"role": message.role, "content": message.content} for message in request.messages],
             temperature=request.temperature,
             top_p=request.top_p,
             seed=request.seed,
             stop=list(request.stop),
-            logprobs=0 if request.logprobs else None,
-            output_kind=RequestOutputKind.DELTA,
-            extra_args=speculation_wish(request.spec, request.family).to_arguments(),
+            logprobs=request.logprobs,
+            stream=True,
+            vllm_xargs=speculation_wish(request.spec, request.family).to_arguments(),
         )
-        return prompt_ids, params
+        rendered = await state.online_renderer.render_chat(chat)
+        if isinstance(rendered, ErrorResponse):
+            raise EngineError("bad_request", rendered.error.message, status=rendered.error.code, retryable=False)
+        _, [prompt] = rendered
+        size, most = len(prompt["prompt_token_ids"]), self._engine.model_config.max_model_len
+        room = most - size
+        if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
+            raise EngineError(
+                "prompt_too_long",
+                f"the prompt has {size} tokens and max_tokens is {request.max_tokens}; together they may be "
+                f"at most max_model_len = {most}",
+                status=400,
+                retryable=False,
+            )
+        serving = state.openai_serving_chat
+        limit = get_max_tokens(
+            most, request.max_tokens, size, serving.default_sampling_params, serving.override_max_tokens
+        )
+        return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
+
+    @contextmanager
+    def _errors_as_ours(self, *kinds: type[Exception]) -> Iterator[None]:
+        """What vLLM raises, with the status that vLLM's own routes give it.
+
+        Args:
+            kinds: what vLLM raises here.
+
+        Raises:
+            EngineError: instead.
+        """
+        try:
+            yield
+        except kinds as error:
+            if self.dead or isinstance(error, EngineDeadError):
+                raise EngineError("engine_dead", "the engine has died", status=503, retryable=True) from error
+            answer = create_error_response(error).error
+            if answer.code < 500:
+                code = "prompt_too_long" if answer.param in _TOO_LONG else "bad_request"
+                raise EngineError(code, answer.message, status=answer.code, retryable=False) from error
+            if isinstance(error, GracefulHTTPError):
+                raise EngineError("overloaded", answer.message, status=answer.code, retryable=True) from error
+            message = answer.message or "the engine failed"
+            raise EngineError("engine_failed", message, status=answer.code, retryable=True) from error
 
     def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
         tokenizer = self._engine.get_tokenizer()._tokenizer
@@ -274,12 +320,34 @@ class VllmEngine:
 
     async def openai_app(self) -> ASGIApp:
         """See `Engine.openai_app`: vLLM's own FastAPI application, as `vllm serve` builds it."""
+        app: ASGIApp = await self._fastapi()
+        return app
+
+    async def _fastapi(self) -> Any:
+        if self._app is None:
+            self._app = asyncio.ensure_future(self._build_app())
+        return await asyncio.shield(self._app)
+
+    async def _build_app(self) -> Any:
         args = _server_namespace(self._args, self._step)
         tasks = await self._engine.get_supported_tasks()
         fastapi = build_app(args, tasks, self._engine.model_config)
         await init_app_state(self._engine, fastapi.state, args, tasks)
-        app: ASGIApp = fastapi
-        return app
+        # vLLM's handlers tell its HTTP server to stop when the engine has died; here the replica sees to that.
+        fastapi.state.server = SimpleNamespace(should_exit=False)
+        return fastapi
+
+    @property
+    def dead(self) -> bool:
+        """See `Engine.dead`."""
+        errored: bool = self._engine.errored
+        return errored
+
+    async def died(self) -> None:
+        """See `Engine.died`: vLLM's task that takes the engine's outputs ends with the engine."""
+        handler = self._engine.output_handler
+        assert handler is not None, "it has not answered yet"
+        await asyncio.wait({handler})
 
     async def check_health(self) -> None:
         """See `Engine.check_health`."""
@@ -312,7 +380,7 @@ class VllmEngine:
         try:
             order = await self._engine.add_request(f"{ORDER_PREFIX}{drafts}", prompt, SamplingParams(max_tokens=1))
             await self._engine.abort(order.request_id, internal=True)
-        except (EngineDeadError, EngineGenerateError) as error:
+        except VLLMError as error:
             raise EngineError("engine_failed", str(error), status=500, retryable=True) from error
         self._drafts = drafts
 

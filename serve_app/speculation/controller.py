@@ -122,18 +122,16 @@ class DepthController:
         """How many draft tokens each of these requests shall have verified in its next step.
 
         Args:
-            decoding: ids of the requests that will decode in that step, each added before.
+            decoding: ids of the requests that will decode in that step; those that were not added get no decision.
             prefill_tokens: prompt tokens in that same step, as far as known.
-
-        Raises:
-            KeyError: an id that was not added.
         """
-        if not decoding:
+        requests = self._requests
+        known = [requests[key] for key in decoding if key in requests]
+        if not known:
             return {}
         self._step = step = self._step + 1
-        requests = self._requests
         self._share = min(1.0, (self._drafted_tokens + _SHARE_PRIOR) / (self._asked_tokens + _SHARE_PRIOR))
-        batch = sort_batch([requests[key] for key in decoding], prefill_tokens, self._cost, self._share)
+        batch = sort_batch(known, prefill_tokens, self._cost, self._share)
         best, self._search = self._search.next(batch.allocator, len(batch.autos), step, self._settings.auto)
         none = batch.allocator.plain()
         if best.score - none.score < batch.size * self._least_gain:
@@ -155,16 +153,12 @@ class DepthController:
     def observe(self, result: StepResult) -> None:
         """What a step turned out to be. Requests that have been removed since are skipped.
 
-        Raises:
-            ValueError: counts that cannot be: more accepted than drafted, more drafted than k_max, a negative number.
+        Counts that cannot be are taken as the nearest that can (`possible_counts`).
         """
         touched: list[FamilyState] = []
         total = 0
-        for request_id, (drafted, accepted) in result.requests.items():
-            if not 0 <= accepted <= drafted <= self._k_max:
-                raise ValueError(
-                    f"request {request_id!r}: accepted {accepted} of {drafted} drafted tokens, k_max {self._k_max}"
-                )
+        for request_id, counts in result.requests.items():
+            drafted, accepted = possible_counts(*counts, self._k_max)
             if not drafted:
                 continue
             total += drafted
@@ -316,6 +310,12 @@ class DepthController:
         family = request.family
         request.belief = belief = self._estimator.belief(request.evidence, family.profile, self._step)
         request.curve = family.curve(belief.level, request.floor, self._share)
+
+
+def possible_counts(drafted: int, accepted: int, k_max: int) -> tuple[int, int]:
+    """Drafted and accepted tokens with 0 <= accepted <= drafted <= k_max: these, or the nearest that can be."""
+    drafted = min(k_max, max(0, drafted))
+    return drafted, min(drafted, max(0, accepted))
 
 
 def _tau_due(request: RequestState) -> int:

@@ -19,7 +19,7 @@ machine's speed, which follows a slower or faster machine within some ten steps,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, isfinite, log2, sqrt
+from math import exp, log2, sqrt
 from typing import NamedTuple
 
 from serve_app.speculation.convex import Point
@@ -32,6 +32,8 @@ _EXACT_TOKENS = 8
 """Up to so many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS = 3
 """Of a cell's first steps the fastest counts: chance, a compile, a page fault only slow steps."""
+_SHORTEST_S, _LONGEST_S = 1e-9, 3600.0
+"""What can be the time of a step, s."""
 _LEAST_SEEN = 0.1
 """A cell that was not seen for long counts as much as this share of one step."""
 _LEAST_PART = 0.1
@@ -97,11 +99,11 @@ class CostModel(NamedTuple):
         return cls({}, DraftFit(), settings.draft_share * settings.step_s, 0.0, 1.0, settings.noise, 0)
 
     def after(self, seen: StepTime, predicted: StepCost, settings: CostSettings) -> CostModel:
-        """With one more observation; unchanged by a time that is no time (zero, negative, not finite).
+        """With one more observation; unchanged by a time that is no step's (not positive, or of a machine that slept).
 
         `predicted` is what `cost()` says so far.
         """
-        if not (isfinite(seen.seconds) and seen.seconds > 0 and seen.tokens > 0):
+        if not (_SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
             return self
         steps, key = self.steps + 1, _key(seen.tokens)
         seconds = seen.seconds / self.speed

@@ -25,9 +25,9 @@ class AcceptanceSettings(_Group):
     """How acceptance is estimated. A trial is a draft token whose fate is known (accepted, or the first rejected)."""
 
     prior: Mapping[str, Acceptances] = Field(
-        default={"code": (0.65,), "json": (0.75,), "math": (0.6,), "chat": (0.5,), "creative": (0.4,)},
-        description="By prompt family: probability (0-1) that the draft token at each position is accepted when those "
-        "before it were. The last value holds for all later positions.",
+        default={"code": (0.65,), "math": (0.6,), "creative": (0.4,)},
+        description="By prompt family (a category of the router): probability (0-1) that the draft token at each "
+        "position is accepted when those before it were. The last value holds for all later positions.",
     )
     default_prior: Acceptances = Field(default=(0.5,), description="The same for families that `prior` lacks.")
     family_growth: float = Field(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 _KEYS = ("k", "tau", "family")
 _PREFIX = "speculation_"
+_FAMILY = "general_reasoning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,8 @@ class SpeculationWish:
     """Draft tokens to verify per step; 0: none; `auto`: the controller decides at every step."""
     tau: float | None = None
     """Floor of the acceptance rate (0-1); None and 0: no floor."""
-    family: str = "general"
-    """Prompt family (code, json, math, chat, ...): requests of one family are expected to be drafted alike."""
+    family: str = _FAMILY
+    """Prompt family, the router's category: requests of one family are expected to be drafted alike."""
     seeded: bool = False
     """True: samples with a seed of its own, so nothing is drafted, whatever `k` says. Does not travel: the scheduler
     sees it in the sampling parameters."""
@@ -46,7 +47,7 @@ class SpeculationWish:
         if unknown:
             raise ValueError(f"speculation has unknown keys {unknown}, allowed: {list(_KEYS)}")
         return cls(
-            k=_k(data.get("k", "auto"), k_max), tau=_tau(data.get("tau")), family=_family(data.get("family", "general"))
+            k=_k(data.get("k", "auto"), k_max), tau=_tau(data.get("tau")), family=_family(data.get("family", _FAMILY))
         )
 
     def to_arguments(self) -> dict[str, int | float | str]:

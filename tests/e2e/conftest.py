@@ -23,6 +23,7 @@ from tests.support.e2e_app import EARLY_EXIT, MODEL, e2e_application
 # cold starts, so that the tests after them find every tier warm; the test that kills an engine comes last.
 FIRST = (
     "test_speculation_engine",
+    "test_engine_answers",
     "test_speculation_sampling",
     "test_draft_fallback",
     "test_gpu_nodes",

@@ -1,4 +1,5 @@
-"""Fallback steps that fail for real reasons: missing weights, too little memory, arguments that vLLM does not know."""
+"""Fallback steps that fail for real reasons: missing weights, too little memory, arguments that vLLM does not know, a
+template that no chat passes."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tests.support.e2e_app import LOST_MODEL, WORKING_STEP
 MISSING_WEIGHTS = rf"weights of {LOST_MODEL} are not in /.*: run `python -m cluster.weights seed"
 # vLLM's own words, from its child process: what one request may need, and what there is.
 SCARCE_MEMORY = r"ValueError: .*2048.*\d+\.\d+ GiB.*\d+\.\d+ GiB"
+BAD_TEMPLATE = r"no message is good enough"
 BAD_ARGUMENT = r"engine_args: .*no_such_argument"
 BAD_QUANTIZATION = r"no-such-method"
 
@@ -68,9 +70,10 @@ def test_the_pool_tells_the_real_reason_of_every_step_that_was_left(waking: Waki
     assert tier["active_step"] == WORKING_STEP
     assert tier["failed"] is False
     left = failures(tier)
-    assert list(left) == ["no-weights", "scarce-kv", WORKING_STEP]
+    assert list(left) == ["no-weights", "scarce-kv", "bad-template", WORKING_STEP]
     assert re.search(MISSING_WEIGHTS, left["no-weights"] or "")
     assert re.search(SCARCE_MEMORY, left["scarce-kv"] or "")
+    assert re.search(BAD_TEMPLATE, left["bad-template"] or "")
     assert left[WORKING_STEP] is None
     assert re.search(MISSING_WEIGHTS, tier["reason"])
     assert re.search(SCARCE_MEMORY, tier["reason"])

@@ -38,10 +38,17 @@ def test_a_dead_engine_ends_its_stream_retryably_and_its_tier_serves_again(serve
     assert error["retryable"] is True
     assert error["code"] in ("engine_dead", "replica_lost")
 
-    # Serve's health check (every 5 s) finds the engine dead and replaces the replica.
-    api.wait_for(lambda _: killed not in {process.pid for process in server.processes()}, RECOVERY_S)
-    api.wait_for(lambda api: api.tier("ultra")["replicas"]["running"] == 0, RECOVERY_S)
+    # The replica ends with its engine: no second request is sent to it.
+    again = api.infer(prompt="What is the capital of France?", mode="manual", power=95, max_tokens=24, temperature=0)
+    assert again.kinds[-1] == "done"
+    assert "Paris" in again.text
+    assert engine_core(server) != killed
+
+
+def test_an_idle_engines_death_ends_its_replica_too(server: Server, api: Api) -> None:
+    killed = engine_core(server)
+    os.kill(killed, signal.SIGKILL)
+    # Well before Serve's own third health check in a row (every 5 s) would have found it dead.
+    api.wait_for(lambda _: replica_trees(server.processes(), (ULTRA,)).get(ULTRA) is None, timeout_s=10)
     answer = api.infer(prompt="What is the capital of France?", mode="manual", power=95, max_tokens=24, temperature=0)
     assert answer.kinds[-1] == "done"
-    assert "Paris" in answer.text
-    assert engine_core(server) != killed

@@ -40,6 +40,8 @@ BROKEN: Final[dict[str, Any]] = {
             "chain": [
                 _step("no-weights", target=LOST_MODEL),
                 _step("scarce-kv", kv_cache_memory_bytes=SCARCE_KV_BYTES),
+                # Its engine starts, and cannot answer.
+                _step("bad-template", chat_template="{{ raise_exception('no message is good enough') }}"),
                 _step(WORKING_STEP),
             ],
             "idle_before_zero_s": 20,  # its engine's memory is wanted by the other tiers soon after

@@ -126,7 +126,9 @@ class GpuCluster:
         """`serve deploy`: returns when the cluster has taken the config."""
         shipped = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
         path = self.scratch / "serve_config.yaml"
-        path.write_text(yaml.safe_dump(app_config(shipped, self.http_port, variants, {})), encoding="utf-8")
+        config = app_config(shipped, self.http_port, variants, {})
+        config["proxy_location"] = "HeadOnly"  # the nodes share one machine, and so the port
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
         self.ray("serve", "deploy", "--address", f"http://{HOST}:{self.dashboard_port}", str(path))
 
     def applications(self) -> dict[str, str]:
@@ -173,7 +175,7 @@ def gpu_cluster(
     gcs_port, dashboard_port = free_port(), free_port()
     config = scratch / "cluster.yaml"
     config.write_text(yaml.safe_dump(autoscaler_config(gcs_port)), encoding="utf-8")
-    env = ray_environment(scratch, haproxy=False) | {
+    env = ray_environment(scratch) | {
         **(engine_env or {}),
         "RAY_FAKE_CLUSTER": "1",
         "RAY_enable_autoscaler_v2": "1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,10 +138,10 @@ def test_the_cluster_runs_the_pinned_ray_and_its_second_autoscaler() -> None:
     assert {name for name, pod in pods() if pod["restartPolicy"] != "Never"} == set()
 
 
-def test_every_node_has_the_environment_of_serve_env_and_the_models_folder_at_one_path() -> None:
+def test_every_node_has_the_environment_of_the_image_and_the_models_folder_at_one_path() -> None:
     for name, pod in pods():
         own = {} if name == "head" else {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "900"}
-        assert environment(pod) == serve_env() | {"MODELS_DIR": "/models"} | own, name
+        assert environment(pod) == {"MODELS_DIR": "/models"} | own, name
     claim, job = documents(MODELS)
     for pod in (*dict(pods()).values(), job["spec"]["template"]["spec"]):
         (container,) = pod["containers"]
@@ -149,6 +150,14 @@ def test_every_node_has_the_environment_of_serve_env_and_the_models_folder_at_on
         assert pod["securityContext"] == {"fsGroup": 1000}
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert {"name": "MODELS_DIR", "value": "/models"} in job["spec"]["template"]["spec"]["containers"][0]["env"]
+
+
+def test_the_image_has_the_environment_of_serve_env_and_our_haproxy() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    variables = [pair for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE) for pair in line.split()]
+    image = dict(pair.split("=", 1) for pair in variables)
+    assert image.items() >= serve_env().items()
+    assert image["RAY_SERVE_HAPROXY_BINARY_PATH"] == "/usr/local/bin/power-lever-haproxy"
 
 
 def test_all_nodes_and_the_seeding_job_run_one_image() -> None:

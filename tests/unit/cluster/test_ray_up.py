@@ -106,6 +106,7 @@ def test_the_code_that_is_synced_is_all_that_an_installation_needs(path: str) ->
     assert "make -C ~/power-lever install HARDWARE=gpu" in document(path)["setup_commands"]
 
 
+HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 STARTED_WITH = {"MODELS_DIR": "/mnt/models", "RAY_AUTH_MODE": "token"}
 
 
@@ -116,8 +117,9 @@ def run_with_fake_ray(command: str, home: Path, gpus: str) -> list[str]:
     binaries.mkdir(parents=True)
     (lever / "cluster/serve.env").write_text((ROOT / "cluster/serve.env").read_text())
     (binaries / "activate").write_text(f"export PATH={shlex.quote(str(binaries))}:$PATH")
-    names = [*serve_env(), *STARTED_WITH]
+    names = [*serve_env(), HAPROXY, *STARTED_WITH]
     for name, script in (
+        ("power-lever-haproxy", ""),
         ("ray", "\n".join(['printf "%s\\n" "$@"', *(f'echo "{name}=${name}"' for name in names)])),
         ("nvidia-smi", f"echo {shlex.quote(gpus)}"),
     ):
@@ -139,7 +141,8 @@ def test_ray_is_started_with_the_environment_of_serve_env_the_models_folder_and_
         "head": ["start", "--head", "--port=6379", "--autoscaling-config=~/ray_bootstrap_config.yaml"],
         "worker": ["start", "--address=10.0.0.10:6379"],
     }[role]
-    environment = [f"{name}={value}" for name, value in (serve_env() | STARTED_WITH).items()]
+    haproxy = {HAPROXY: str(tmp_path / "power-lever/.venv/bin/power-lever-haproxy")}
+    environment = [f"{name}={value}" for name, value in (serve_env() | haproxy | STARTED_WITH).items()]
     assert told == expected + environment
 
 

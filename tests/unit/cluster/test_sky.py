@@ -84,12 +84,13 @@ def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> lis
     (home / "cluster/serve.env").write_text((ROOT / "cluster/serve.env").read_text())
     (home / "busy").write_text("x" * busy_minutes)
     (binaries / "activate").write_text(f"export PATH={binaries}:$PATH")
-    names = [*serve_env(), "MODELS_DIR", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
+    names = [*serve_env(), HAPROXY, "MODELS_DIR", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
     environment = "; ".join(f'echo "{name}=${name}" >> {told}' for name in names)
     for name, script in {
         "ray": f'echo ray "$@" >> {told}; {environment}; case "$*" in *--block*) '
         f"trap 'echo drained >> {told}; exit 0' TERM; while :; do /bin/sleep 0.05; done;; esac",
         "serve": f'echo serve "$@" >> {told}',
+        "power-lever-haproxy": "",
         "sleep": f"echo minute >> {told}; /bin/sleep 0.1",
         "curl": f"[ -s {home}/busy ] && truncate --size=-1 {home}/busy",
         "nvidia-smi": f"echo '{gpus}'",
@@ -107,18 +108,23 @@ def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> lis
     return told.read_text().splitlines()
 
 
-ENVIRONMENT = [
-    f"{name}={value}"
-    for name, value in (
-        serve_env() | {"MODELS_DIR": "/mnt/models", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "100"}
-    ).items()
-]
+HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+
+
+def environment(home: Path) -> list[str]:
+    """What Ray is started with."""
+    own = {
+        HAPROXY: str(home / ".venv/bin/power-lever-haproxy"),
+        "MODELS_DIR": "/mnt/models",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "100",
+    }
+    return [f"{name}={value}" for name, value in (serve_env() | own).items()]
 
 
 def test_the_head_starts_ray_and_serves(tmp_path: Path) -> None:
     assert run_node(tmp_path, head="", busy_minutes=0) == [
         "ray start --head --port=6379 --dashboard-agent-listen-port=52366",
-        *ENVIRONMENT,
+        *environment(tmp_path),
         "serve run serve_config.yaml",
     ]
 
@@ -136,7 +142,7 @@ def test_a_gpu_node_joins_stays_while_it_has_replicas_and_drains_after_ten_idle_
     told = run_node(tmp_path, head="10.0.0.10", busy_minutes=3, gpus=gpus)
     assert [line for line in told if line != "minute"] == [
         f"ray start --address=10.0.0.10:6379 --dashboard-agent-listen-port=52366 --block{resources}",
-        *ENVIRONMENT,
+        *environment(tmp_path),
         "drained",
     ]
     assert told.count("minute") == 3 + 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -45,6 +46,23 @@ async def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_a_413() 
     with pytest.raises(ApiError, match="max_body_bytes = 1024 bytes") as error:
         await read_json(request(whole, b" "), LIMITS)
     assert (error.value.status, error.value.code, error.value.retryable) == (413, "body_too_large", False)
+
+
+async def test_a_body_that_stands_still_is_a_408_after_30_s() -> None:
+    loop = asyncio.get_running_loop()
+    chunks = [b'{"prompt": ', b'"half of it']
+
+    async def receive() -> Message:
+        await asyncio.sleep(10)
+        if not chunks:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": chunks.pop(0), "more_body": True}
+
+    began_s = loop.time()
+    with pytest.raises(ApiError, match="did not come within 30 s") as error:
+        await read_json(Request({"type": "http", "method": "POST", "headers": JSON}, receive), LIMITS)
+    assert (error.value.status, error.value.code) == (408, "body_timeout")
+    assert loop.time() - began_s == pytest.approx(30)
 
 
 async def test_reading_stops_at_the_limit() -> None:

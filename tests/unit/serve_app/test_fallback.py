@@ -21,10 +21,10 @@ class Starter:
         self.started: list[str] = []
         self.progress: list[tuple[str, list[str]]] = []
 
-    def run(self) -> Started[str]:
-        return start_first("eco", CHAIN, lambda step: self.missing.get(step.name), self.start, self.on_progress)
+    async def run(self) -> Started[str]:
+        return await start_first("eco", CHAIN, lambda step: self.missing.get(step.name), self.start, self.on_progress)
 
-    def start(self, step: Step) -> str:
+    async def start(self, step: Step) -> str:
         self.started.append(step.name)
         if step.name in self.broken:
             raise EngineStartError(self.broken[step.name])
@@ -34,15 +34,15 @@ class Starter:
         self.progress.append((step.name, [str(failure) for failure in failures]))
 
 
-def test_the_first_step_that_works_is_kept_and_later_ones_are_not_tried() -> None:
+async def test_the_first_step_that_works_is_kept_and_later_ones_are_not_tried() -> None:
     starter = Starter({}, {})
-    assert starter.run() == Started("engine of best", CHAIN[0], ())
+    assert await starter.run() == Started("engine of best", CHAIN[0], ())
     assert starter.started == ["best"]
 
 
-def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
+async def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
     starter = Starter({"best": "weights of m are missing"}, {"good": "no memory for the KV cache"})
-    started = starter.run()
+    started = await starter.run()
     assert (started.engine, started.step) == ("engine of plain", CHAIN[2])
     assert started.failures == (
         StepFailure("best", "weights of m are missing"),
@@ -50,15 +50,15 @@ def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
     )
 
 
-def test_a_step_without_weights_is_not_started() -> None:
+async def test_a_step_without_weights_is_not_started() -> None:
     starter = Starter({"best": "missing"}, {})
-    starter.run()
+    await starter.run()
     assert starter.started == ["good"]
 
 
-def test_progress_tells_each_step_before_it_starts_with_the_failures_so_far() -> None:
+async def test_progress_tells_each_step_before_it_starts_with_the_failures_so_far() -> None:
     starter = Starter({"best": "missing"}, {"good": "no memory"})
-    starter.run()
+    await starter.run()
     assert starter.progress == [
         ("best", []),
         ("good", ["best: missing"]),
@@ -66,17 +66,17 @@ def test_progress_tells_each_step_before_it_starts_with_the_failures_so_far() ->
     ]
 
 
-def test_when_none_works_one_message_has_all_the_reasons() -> None:
+async def test_when_none_works_one_message_has_all_the_reasons() -> None:
     starter = Starter({"plain": "missing"}, {"best": "no memory", "good": "unknown method"})
     with pytest.raises(NoStepWorksError) as error:
-        starter.run()
+        await starter.run()
     assert str(error.value) == ("no step of tier eco works: best: no memory; good: unknown method; plain: missing")
     assert [failure.step for failure in error.value.failures] == ["best", "good", "plain"]
 
 
-def test_an_error_that_is_not_about_starting_is_not_swallowed() -> None:
-    def broken(step: Step) -> str:
+async def test_an_error_that_is_not_about_starting_is_not_swallowed() -> None:
+    async def broken(step: Step) -> str:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        start_first("eco", CHAIN, lambda _: None, broken, lambda *_: None)
+        await start_first("eco", CHAIN, lambda _: None, broken, lambda *_: None)

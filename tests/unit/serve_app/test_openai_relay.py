@@ -17,7 +17,7 @@ from router.request import InferenceRequest
 from router.runs import RunSummary
 from serve_app.config import AppConfig
 from serve_app.engine.asgi_call import ResponseStart
-from serve_app.errors import ApiError, overloaded
+from serve_app.errors import ApiError, Failure, overloaded
 from serve_app.events import PING
 from serve_app.inbox import ReadAhead
 from serve_app.openai_relay import Choice, OpenAIExchange, choose, engine_call
@@ -32,7 +32,7 @@ HARD = (
     "of gradient descent on a strongly convex function and compare both arguments step by step."
 )
 START = ResponseStart(200, [(b"content-type", b"text/event-stream"), (b"content-length", b"9"), (b"server", b"x")])
-Items = Sequence[ResponseStart | bytes | Wait | Exception]
+Items = Sequence[ResponseStart | bytes | Failure | Wait | Exception]
 
 
 def tier_of(text: str) -> str:
@@ -165,22 +165,63 @@ def test_a_wrong_spec_in_an_openai_body_is_a_422_that_names_it(spec: Any, proble
     assert error.value.status == 422
 
 
+BIASED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "logit_bias": {"5": 1}}
+
+
+def test_auto_sends_what_drafts_exclude_to_a_tier_that_does_not_draft() -> None:
+    assert pick({**BIASED, "model": "auto"}) == "ultra"
+    fallen = Observation({"eco": TierState(running=1, active_step="small-alone")})
+    assert choose(BIASED, CONFIG, fallen).tier == "eco"
+
+
+def test_a_named_tier_that_drafts_refuses_it_and_names_the_tiers_that_do_not() -> None:
+    with pytest.raises(ApiError) as error:
+        pick({**BIASED, "model": "eco", "spec": {"enabled": False}})
+    assert error.value.status == 400
+    assert error.value.message == (
+        "logit_bias: not with speculative decoding, which the eco tier uses; without it: ultra, or model auto"
+    )
+    assert pick({**BIASED, "model": "ultra"}) == "ultra"
+
+
+def test_where_every_tier_drafts_it_is_refused_with_that_reason() -> None:
+    nothing = Observation({"ultra": TierState(failed=True)})
+    for model in ("auto", "eco"):
+        with pytest.raises(ApiError, match="logit_bias: not with speculative decoding, which every tier uses now"):
+            choose({**BIASED, "model": model}, CONFIG, nothing)
+
+
 class Exchange:
     """One request to the eco tier with a scripted replica, and the client that takes the response."""
 
     def __init__(
         self, items: Items, streaming: bool, state: TierState | None = None, config: AppConfig = CONFIG
     ) -> None:
-        self.script: Script[ResponseStart | bytes] = Script(items)
+        self.script: Script[ResponseStart | bytes | Failure] = Script(items)
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
         inbox = ReadAhead(self.script.stream())
-        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, config, self.pool, _arrived_s=arrived_s)
+        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, config, self.pool, arrived_s=arrived_s)
         self.client = Client()
 
     async def run(self) -> Client:
         await self.client.read(await self.exchange.respond())
         return self.client
+
+
+def last_lines(client: Client) -> tuple[bytes, bytes]:
+    """The last two events of a stream."""
+    assert client.body.endswith(b"\n\n")
+    *_, error, done = client.body.removesuffix(b"\n\n").split(b"\n\n")
+    return error, done
+
+
+def late_error(client: Client) -> dict[str, Any]:
+    """The error that a stream ends with, as vLLM's do."""
+    error, done = last_lines(client)
+    assert done == b"data: [DONE]"
+    said: dict[str, Any] = orjson.loads(error.removeprefix(b"data: "))["error"]
+    return said
 
 
 async def test_the_engines_response_is_passed_on_with_our_headers() -> None:
@@ -248,11 +289,10 @@ async def test_an_engines_error_after_an_early_200_goes_into_the_stream_as_one_d
     error = b'{"error": {\n"message": "too long"}}'
     client = await Exchange([Wait(3), refused, error[:5], Wait(20), error[5:]], streaming=True).run()
     assert client.status == 200
-    last = client.pieces[-1]
-    assert last.startswith(b"data: {")
-    assert last.endswith(b"}\n\n")
-    assert orjson.loads(last.removeprefix(b"data: ")) == {"error": {"message": "too long"}}
-    assert last.count(b"\n") == 2
+    error_line, done = last_lines(client)
+    assert orjson.loads(error_line.removeprefix(b"data: ")) == {"error": {"message": "too long"}}
+    assert b"\n" not in error_line
+    assert done == b"data: [DONE]"
 
 
 async def test_a_503_of_the_engine_tells_when_to_come_back() -> None:
@@ -273,8 +313,24 @@ async def test_a_refusal_before_the_response_raises_and_closes_the_source() -> N
 async def test_a_lost_replica_ends_a_stream_with_an_error_that_sdks_raise(begun: list[Any]) -> None:
     lost = ApiError("replica_lost", "went away", status=503, retryable=True)
     client = await Exchange([*begun, lost], streaming=True).run()
-    error = orjson.loads(client.pieces[-1].removeprefix(b"data: "))["error"]
-    assert error == {"code": "replica_lost", "message": "went away", "retryable": True, "request_id": "r1"}
+    error = {"code": "replica_lost", "message": "went away", "retryable": True, "request_id": "r1"}
+    assert late_error(client) == error
+
+
+@pytest.mark.parametrize("begun", [[Wait(3)], [START, b"data: 1\n\n"]], ids=["after an early 200", "midway"])
+async def test_a_failure_that_the_replica_sends_ends_a_stream_with_that_error(begun: list[Any]) -> None:
+    client = await Exchange([*begun, Failure("engine_failed", "no more", 500, True)], streaming=True).run()
+    error = {"code": "engine_failed", "message": "no more", "retryable": True, "request_id": "r1"}
+    assert late_error(client) == error
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_failure_that_the_replica_sends_before_its_answer_is_an_http_error(streaming: bool) -> None:
+    exchange = Exchange([Failure("engine_dead", "the engine has died", 503, True)], streaming)
+    with pytest.raises(ApiError, match="the engine has died") as error:
+        await exchange.exchange.respond()
+    assert (error.value.code, error.value.status, error.value.retryable) == ("engine_dead", 503, True)
+    assert exchange.script.closed
 
 
 async def test_a_lost_replica_cuts_an_answer_that_is_not_streamed() -> None:
@@ -306,7 +362,7 @@ async def test_no_wait_is_longer_than_the_requests_timeout(streaming: bool) -> N
     began = asyncio.get_running_loop().time()
     if streaming:
         client = await exchange.run()
-        assert orjson.loads(client.pieces[-1].removeprefix(b"data: "))["error"]["code"] == "timeout"
+        assert late_error(client)["code"] == "timeout"
     else:
         with pytest.raises(ApiError, match="no end after 100 s"):
             await exchange.exchange.respond()
@@ -329,7 +385,7 @@ async def test_a_stream_that_flows_past_the_requests_timeout_is_ended() -> None:
     flowing: list[Any] = [Wait(1), b"data: 1\n\n"] * 200
     exchange = Exchange([START, *flowing], streaming=True)
     client = await exchange.run()
-    assert orjson.loads(client.pieces[-1].removeprefix(b"data: "))["error"]["code"] == "timeout"
+    assert late_error(client)["code"] == "timeout"
     assert 99 <= len(client.pieces) <= 102
     assert exchange.script.closed
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from serve_app.engine.process_output import ProcessOutput, first_exception
 
 # As vLLM 0.32 writes it when the KV space cannot hold one sequence; paths shortened.
@@ -46,6 +48,24 @@ def test_a_log_with_only_echoes_or_no_exception_has_no_cause() -> None:
     assert first_exception("RuntimeError: Engine core initialization failed. See root cause above.") is None
     assert first_exception("INFO all is well") is None
     assert first_exception("") is None
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        "the engine has died",
+    ],
+)
+def test_only_a_reason_that_echoes_another_process_is_looked_up_in_its_output(tmp_path: Path, echo: str) -> None:
+    path = tmp_path / "worker.err"
+    path.write_text("OutOfMemoryError: CUDA out of memory\n" + echo + "\n")
+    output = ProcessOutput(((str(path), 0),))
+    assert output.cause_of(echo) == "OutOfMemoryError: CUDA out of memory"
+    assert output.cause_of("ValueError: no such file") == "ValueError: no such file"
+    path.write_text(echo + "\n")
+    assert output.cause_of(echo) == echo
 
 
 def test_only_what_was_written_since_the_beginning_counts(tmp_path: Path) -> None:

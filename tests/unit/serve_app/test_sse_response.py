@@ -47,6 +47,35 @@ async def test_the_source_is_closed_when_sending_fails() -> None:
     assert script.closed
 
 
+async def test_a_client_that_takes_nothing_for_a_minute_counts_as_gone(caplog: pytest.LogCaptureFixture) -> None:
+    script: Script[bytes] = Script([b"one", b"two", b"three"])
+    client, loop = Client(), asyncio.get_running_loop()
+    began_s = loop.time()
+
+    async def stalls_after_the_first(message: Message) -> None:
+        if message.get("body") == b"two":
+            await asyncio.Event().wait()
+        await client.send(message)
+
+    with caplog.at_level("WARNING", logger="ray.serve"):
+        await ClosingStream(script.stream(), 200, {})(SCOPE, client.receive, stalls_after_the_first)
+    assert loop.time() - began_s == pytest.approx(60)
+    assert (client.pieces, script.closed) == ([b"one"], True)
+    assert "took nothing for 60 s" in caplog.text
+
+
+async def test_a_client_that_takes_each_piece_after_50_s_gets_them_all() -> None:
+    script: Script[bytes] = Script([b"one", b"two", b"three"])
+    client = Client()
+
+    async def slow(message: Message) -> None:
+        await asyncio.sleep(50)
+        await client.send(message)
+
+    await ClosingStream(script.stream(), 200, {})(SCOPE, client.receive, slow)
+    assert client.pieces == [b"one", b"two", b"three"]
+
+
 async def test_the_source_is_closed_when_it_fails() -> None:
     script: Script[bytes] = Script([b"one", RuntimeError("broken")])
     client = Client()

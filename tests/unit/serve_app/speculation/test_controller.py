@@ -173,11 +173,11 @@ def test_news_of_a_family_reaches_its_new_requests() -> None:
     engine.add("a", 0.05, family="poems")
     engine.run(200)
     engine.add("b", 0.05, family="poems")
-    engine.add("c", 0.05, family="json")
+    engine.add("c", 0.05, family="code")
     first = engine.run(3)[-1]
     assert first["b"].reason is Reason.AUTO_OFF
     assert engine.controller.snapshot().families["poems"].acceptance[0] < 0.4
-    assert engine.controller.snapshot().families["json"].acceptance[0] > 0.6
+    assert engine.controller.snapshot().families["code"].acceptance[0] > 0.6
 
 
 # --- what is spent on finding out ---
@@ -295,9 +295,11 @@ def test_requests_that_have_left_are_no_error() -> None:
     assert controller.snapshot().requests == 0
 
 
-def test_a_request_that_was_not_added_is_an_error() -> None:
-    with pytest.raises(KeyError, match="nobody"):
-        DepthController(K_MAX, SETTINGS).decide(["nobody"], 0)
+def test_a_request_that_was_not_added_gets_no_decision_and_changes_none() -> None:
+    controller = DepthController(K_MAX, SETTINGS)
+    assert controller.decide(["nobody"], 0) == {}
+    controller.add("a", SpeculationWish(k=3))
+    assert {request: decision.k for request, decision in controller.decide(["nobody", "a"], 0).items()} == {"a": 3}
 
 
 def test_a_batch_without_requests_is_no_step() -> None:
@@ -306,12 +308,23 @@ def test_a_batch_without_requests_is_no_step() -> None:
     assert controller.snapshot().steps == 0
 
 
-@pytest.mark.parametrize("counts", [(1, 2), (-1, -1), (2, -1), (K_MAX + 1, 0)])
-def test_counts_that_cannot_be_are_refused(counts: tuple[int, int]) -> None:
-    controller = DepthController(K_MAX, SETTINGS)
-    controller.add("a", SpeculationWish())
-    with pytest.raises(ValueError, match=r"request 'a': accepted .* drafted tokens, k_max 8"):
-        controller.observe(StepResult(0.01, 3, 0, {"a": counts}))
+@pytest.mark.parametrize(
+    ("counts", "nearest"),
+    [((1, 2), (1, 1)), ((-1, -1), (0, 0)), ((2, -1), (2, 0)), ((K_MAX + 1, K_MAX + 1), (K_MAX, K_MAX))],
+)
+def test_counts_that_cannot_be_teach_what_the_nearest_that_can_would(
+    counts: tuple[int, int], nearest: tuple[int, int]
+) -> None:
+    learned = []
+    for told in (counts, nearest):
+        controller = DepthController(K_MAX, SETTINGS)
+        controller.add("a", SpeculationWish())
+        controller.decide(["a"], 0)
+        controller.observe(StepResult(0.01, 3, 0, {"a": told}))
+        learned.append(controller.snapshot())
+    assert learned[0] == learned[1]
+    (family,) = learned[0].families.values()
+    assert (family.drafted, family.accepted) == nearest
 
 
 def test_k_max_below_1_is_refused() -> None:

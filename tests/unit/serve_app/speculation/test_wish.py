@@ -25,7 +25,7 @@ def test_a_wish_survives_the_journey_as_json(wish: SpeculationWish) -> None:
 
 
 def test_missing_keys_have_their_defaults() -> None:
-    assert SpeculationWish.from_dict({}) == SpeculationWish(k="auto", tau=None, family="general")
+    assert SpeculationWish.from_dict({}) == SpeculationWish(k="auto", tau=None, family="general_reasoning")
 
 
 def test_an_integer_tau_is_a_number() -> None:

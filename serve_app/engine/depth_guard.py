@@ -1,0 +1,103 @@
+"""The depth controller as the scheduler sees it: nothing that it does or is told ends the engine.
+
+An error in vLLM's scheduler ends the engine, and every stream of it. Drafts only save time, so whatever goes wrong with
+them costs drafts: counts that cannot be are clamped, a request that nobody knows gets none, and after a fault of the
+controller a new one learns afresh. All of it is logged, at most once a minute each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from serve_app.engine.seldom_log import SeldomLog
+from serve_app.speculation.controller import DepthController, StepResult, possible_counts
+from serve_app.speculation.decision import Decision, Reason
+from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.snapshot import Snapshot
+from serve_app.speculation.wish import SpeculationWish
+
+_NONE: Final = Decision(0, Reason.AUTO_OFF)
+
+
+class DepthGuard:
+    """A `DepthController` that does not raise.
+
+    Args:
+        k_max: most draft tokens of a step.
+        settings: the controller's.
+        log: for what is odd.
+    """
+
+    def __init__(self, k_max: int, settings: SpeculationSettings, log: SeldomLog) -> None:
+        self._k_max = k_max
+        self._settings = settings
+        self._log = log
+        self._wishes: dict[str, SpeculationWish] = {}
+        self._controller = DepthController(k_max, settings)
+
+    def add(self, request_id: str, wish: SpeculationWish) -> None:
+        """A request begins."""
+        self._wishes[request_id] = wish
+        try:
+            self._controller.add(request_id, wish)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+
+    def remove(self, request_id: str) -> None:
+        """A request has ended."""
+        self._wishes.pop(request_id, None)
+        try:
+            self._controller.remove(request_id)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+
+    def decide(self, decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
+        """See `DepthController.decide`; every request has a decision."""
+        try:
+            decided = self._controller.decide(decoding, prefill_tokens)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return dict.fromkeys(decoding, _NONE)
+        if len(decided) < len(decoding):
+            unknown = [key for key in decoding if key not in decided]
+            if unknown:
+                words = "requests that the speculation controller does not know get no drafts: %s"
+                self._log.warning("unknown", words, ", ".join(unknown))
+            decided.update(dict.fromkeys(unknown, _NONE))
+        return decided
+
+    def observe(self, result: StepResult) -> None:
+        """See `DepthController.observe`."""
+        try:
+            self._controller.observe(result)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+
+    def plausible(self, counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Drafted and accepted tokens by request, where those that cannot be are the nearest that can."""
+        clean = {key: possible_counts(*pair, self._k_max) for key, pair in counts.items()}
+        odd = next((key for key, pair in counts.items() if clean[key] != pair), None)
+        if odd is not None:
+            drafted, accepted = counts[odd]
+            words = "request %s: %d of %d draft tokens accepted, %d at most, cannot be: taken as %d of %d"
+            self._log.warning("counts", words, odd, accepted, drafted, self._k_max, *reversed(clean[odd]))
+        return clean
+
+    def begin_anew(self) -> None:
+        """Forget what was learned, not the requests."""
+        self._controller = DepthController(self._k_max, self._settings)
+        for request_id, wish in self._wishes.items():
+            try:
+                self._controller.add(request_id, wish)
+            except Exception as error:  # noqa: BLE001 - see the module
+                self._log.warning("fault", "request %s gets no drafts: %s", request_id, error, error=error)
+
+    def snapshot(self) -> Snapshot:
+        """What is known now."""
+        return self._controller.snapshot()
+
+    def _failed(self, error: Exception) -> None:
+        words = "the speculation controller failed and begins anew: %s: %s"
+        self._log.warning("fault", words, type(error).__name__, error, error=error)
+        self.begin_anew()

@@ -1,0 +1,220 @@
+"""Both ways to ask an engine give the same answer and the same refusals, on a real engine and without a server.
+
+Its chain entry has a chat template of its own, with arguments of its own, and its model has sampling defaults
+(`generation_config.json`), as many models have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bench.engines import Ask, EngineProcess, Reply, engine_process
+from cluster.profiles import load_profile
+from tests.support.e2e_app import MODEL
+
+CHAT: Final = "/v1/chat/completions"
+TEMPLATE: Final = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ raise_exception('this model takes no system message') }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + suffix + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+SUFFIX: Final = " Say it twice."
+PROMPT: Final = "Name a colour, a fruit and a city."
+TOKENS: Final = 40
+FIT_CHARACTERS: Final = 160_000
+"""Few enough that they could be 2048 tokens of this model's longest, so they are tokenized."""
+LOOP_S: Final = 0.25
+"""More CPU time than the loop takes for anything but tokenizing: that took more than a second."""
+
+
+@pytest.fixture(scope="module")
+def engine(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """eco of the shipped local profile, with a template, its arguments and sampling defaults."""
+    folder = tmp_path_factory.mktemp("answers")
+    (folder / "defaults").mkdir()
+    defaults = {"repetition_penalty": 1.4, "top_k": 40, "max_new_tokens": 4096}
+    (folder / "defaults" / "generation_config.json").write_text(json.dumps(defaults))
+    (folder / "template.jinja").write_text(TEMPLATE)
+    profile = load_profile("local")
+    tier, step = profile.tiers["eco"], profile.step("eco", None)
+    step = step.model_copy(
+        update={
+            "engine_args": step.engine_args
+            | {
+                "chat_template": str(folder / "template.jinja"),
+                "default_chat_template_kwargs": {"suffix": SUFFIX},
+                "generation_config": str(folder / "defaults"),
+            }
+        }
+    )
+    with engine_process(step, tier, {MODEL: bundled_model}, folder / "log") as process:
+        yield process
+
+
+def body(**over: Any) -> dict[str, Any]:
+    return {
+        "model": "eco",
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+    } | over
+
+
+@pytest.fixture(scope="module")
+def answer(engine: EngineProcess) -> Reply:
+    [reply] = engine.ask([Ask(PROMPT, max_tokens=TOKENS)]).replies
+    return reply
+
+
+def test_both_ways_to_ask_give_the_same_greedy_text(engine: EngineProcess, answer: Reply) -> None:
+    [called] = engine.call([(CHAT, body())])
+
+    assert called.status == 200
+    said = json.loads(called.body)
+    assert said["choices"][0]["message"]["content"] == answer.text
+    assert said["usage"]["prompt_tokens"] == answer.prompt_tokens
+
+
+def test_the_template_its_arguments_and_the_models_defaults_are_in_that_text(
+    engine: EngineProcess, answer: Reply
+) -> None:
+    spoken = f"<|im_start|>user\n{PROMPT}{SUFFIX}<|im_end|>\n<|im_start|>assistant\n"
+    completion = {"model": "eco", "prompt": spoken, "max_tokens": TOKENS, "temperature": 0}
+    same, without_defaults = engine.call(
+        [("/v1/completions", completion), ("/v1/completions", completion | {"repetition_penalty": 1.0})]
+    )
+
+    assert json.loads(same.body)["choices"][0]["text"] == answer.text
+    assert json.loads(without_defaults.body)["choices"][0]["text"] != answer.text
+
+
+def test_a_seeded_sampled_request_gives_one_text_on_the_openai_routes_too(engine: EngineProcess) -> None:
+    seeded = body(temperature=0.9, seed=20, vllm_xargs={"speculation_k": "auto", "speculation_family": "math"})
+    alone = [engine.call([(CHAT, seeded)])[0] for _ in range(4)]
+    together = engine.call([(CHAT, seeded)] * 4)
+
+    texts = [json.loads(called.body)["choices"][0]["message"]["content"] for called in (*alone, *together)]
+    assert len(set(texts)) == 1
+
+
+def test_a_role_that_the_template_refuses_is_a_400_on_both(engine: EngineProcess) -> None:
+    [refused] = engine.ask([Ask(PROMPT, system="Be brief.")], refusals=True).refused
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
+    [called] = engine.call([(CHAT, body(messages=messages))])
+
+    assert (refused.code, refused.status, refused.retryable) == ("bad_request", 400, False)
+    assert called.status == 400
+    for message in (refused.message, called.error["message"]):
+        assert "this model takes no system message" in message
+
+
+def test_a_prompt_of_more_characters_than_tokens_can_have_is_refused_untokenized(engine: EngineProcess) -> None:
+    [refused] = engine.ask([Ask("word " * 40_000)], refusals=True).refused
+
+    assert (refused.code, refused.status) == ("prompt_too_long", 400)
+    assert "characters" in refused.message
+    assert "2048" in refused.message
+
+
+def test_a_prompt_of_more_tokens_than_the_context_is_refused_with_the_limit(engine: EngineProcess) -> None:
+    [refused] = engine.ask([Ask("word " * 3000)], refusals=True).refused
+
+    assert (refused.code, refused.status) == ("prompt_too_long", 400)
+    assert "maximum context length is 2048 tokens" in refused.message
+
+
+def test_tokenizing_a_long_prompt_holds_up_no_other_stream(engine: EngineProcess) -> None:
+    long = Ask("word " * (FIT_CHARACTERS // 5))
+    batch = engine.ask([Ask(PROMPT, max_tokens=TOKENS), *[long] * 4], refusals=True)
+
+    assert len(batch.refused) == 4
+    assert all("tokens" in refused.message for refused in batch.refused)
+    assert len(batch.replies[0].token_ids) > 8
+    assert batch.loop_s < LOOP_S
+
+
+def test_a_top_k_is_served_in_steps_without_drafts_too(engine: EngineProcess) -> None:
+    # vLLM 0.32 on CPU ended the engine of such a request.
+    sampled = body(top_k=5, temperature=1, max_tokens=8)
+    called = engine.call([(CHAT, sampled | {"vllm_xargs": {"speculation_k": k}}) for k in (0, "auto", 2)])
+
+    assert [answer.status for answer in called] == [200] * 3
+
+
+SAMPLING: Final[tuple[dict[str, Any], ...]] = (
+    {"temperature": 1, "top_p": 0.5},
+    {"temperature": 1, "top_k": 3, "top_p": 0.5, "seed": 7},
+    {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {"bad_words": ["Red", "Apple"]},
+    {"allowed_token_ids": [5, 6, 7, 8]},
+    {"min_tokens": 4, "stop_token_ids": [2]},
+    {"logprobs": True, "top_logprobs": 3},
+    {"temperature": 1, "logprobs": True, "top_logprobs": 0},
+    {"prompt_logprobs": 1},
+    {"n": 2, "temperature": 1},
+    {"ignore_eos": True, "skip_special_tokens": False},
+    {"structured_outputs": {"choice": ["red", "blue"]}, "temperature": 1},
+    {"response_format": {"type": "json_object"}},
+)
+
+
+def test_no_way_to_sample_ends_the_engine_with_drafts_or_without(engine: EngineProcess) -> None:
+    # Their prompt repeats itself, so that drafts come.
+    messages = [{"role": "user", "content": "red blue red blue red blue red"}]
+    fields = [
+        sampling | {"vllm_xargs": {"speculation_k": k}, "max_tokens": 8, "messages": messages}
+        for sampling in SAMPLING
+        for k in (0, "auto", 2)
+    ]
+    alone = [answer for each in fields for answer in engine.call([(CHAT, body(**each))])]
+    together = engine.call([(CHAT, body(**each)) for each in fields])
+
+    for each, answer in zip([*fields, *fields], [*alone, *together], strict=True):
+        assert (answer.status, answer.failure) == (200, None), each
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"structured_outputs": {"regex": "(["}},
+        {"structured_outputs": {"grammar": "root ::= nothing"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no-such"}}}},
+        {"logprobs": True, "top_logprobs": 100},
+        {"logit_bias": {"5": 1.0}},
+    ],
+    ids=["regex", "grammar", "schema", "logprobs", "logit bias"],
+)
+def test_what_the_engine_refuses_is_a_400_whether_streamed_or_not(
+    engine: EngineProcess, wrong: dict[str, Any], stream: bool
+) -> None:
+    [called] = engine.call([(CHAT, body(stream=stream, **wrong))])
+
+    assert called.status == 400
+    assert called.failure is None
+    assert called.error["code"] == 400
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_more_sequences_than_a_replica_may_hold_are_not_queued_without_a_bound(
+    engine: EngineProcess, stream: bool
+) -> None:
+    most = 4 * load_profile("local").tiers["eco"].max_ongoing_requests
+    [refused] = engine.call([(CHAT, body(n=most + 1, temperature=1, stream=stream))])
+
+    assert refused.status == 503
+    assert "busy" in refused.error["message"]
+
+
+def test_an_answer_in_a_schema_is_given_where_depth_is_decided_for_each_step(engine: EngineProcess) -> None:
+    schema = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    [called] = engine.call([(CHAT, body(response_format=form))])
+
+    assert json.loads(json.loads(called.body)["choices"][0]["message"]["content"])["colour"] in ("red", "blue")

