@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import ray
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,6 +32,7 @@ from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
 from serve_app.door import Bounded, request_id
+from serve_app.drain_gate import DrainGate
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.known_vllm import installed_version
@@ -71,7 +73,9 @@ class Ingress:
         self._factors = load_factors()
         self._vllm = installed_version()
         self._advisor = make_advisor(config, os.environ)
-        self._beside = (self._pool.work, self._runs.work, self._channel.work)
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._gate = DrainGate(pool, replica_id, config.limits.retry_after_s)
+        self._beside = (self._pool.work, self._runs.work, self._channel.work, self._gate.work)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
@@ -97,6 +101,7 @@ class Ingress:
             ],
             middleware=[
                 *cors(self._config.ingress.cors_origins),
+                Middleware(self._gate.guard),
                 Middleware(Bounded, most=self._config.ingress.max_ongoing_requests, retry_after_s=retry_after_s),
             ],
             exception_handlers={HTTPException: _http_error, Exception: _unexpected},

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from ray import serve
 from starlette.types import Message
 
 from router.observation import TierState
@@ -20,6 +22,13 @@ PAGE = "https://chat.example"
 POSTS = ("/api/inference", "/v1/chat/completions", "/v1/completions", "/api/tiers/eco/drafts")
 GETS = ("/v1/models", "/v1/models/eco", "/api/tiers", "/healthz", "/health", "/ping", "/version")
 BODY = {"model": "eco", "prompt": "Hi"}
+
+
+@pytest.fixture(autouse=True)
+def replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Serve tells a replica of itself."""
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
 
 
 class InProcess:
