@@ -185,11 +185,12 @@ def test_no_way_to_sample_ends_the_engine_with_drafts_or_without(engine: EngineP
     [
         {"structured_outputs": {"regex": "(["}},
         {"structured_outputs": {"grammar": "root ::= nothing"}},
+        {"structured_outputs": {"grammar": "root ::= root"}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no-such"}}}},
         {"logprobs": True, "top_logprobs": 100},
         {"logit_bias": {"5": 1.0}},
     ],
-    ids=["regex", "grammar", "schema", "logprobs", "logit bias"],
+    ids=["regex", "grammar", "grammar for the compiler", "schema", "logprobs", "logit bias"],
 )
 def test_what_the_engine_refuses_is_a_400_whether_streamed_or_not(
     engine: EngineProcess, wrong: dict[str, Any], stream: bool
