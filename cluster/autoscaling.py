@@ -33,6 +33,8 @@ SURE = 3.0
 """Standard deviations above which growth is no chance."""
 MEDIAN = 0.6745
 """Median of the absolute deviation of a normal distribution, in standard deviations."""
+LONGER = 4.0
+"""A cold start is believed up to so many times what was expected."""
 LEARNING_PER_S = 0.002
 """Share by which the median of the changes is moved towards a change, a second."""
 
@@ -214,7 +216,7 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
         rules: of the tier.
     """
     now_s = signals.now_s
-    memory = _measured_start(signals, memory)
+    memory = _measured_start(signals, memory, rules)
     memory = _seen(signals, memory, rules)
     cold_start_s = _cold_start_s(memory, rules)
 
@@ -389,12 +391,17 @@ def _cold_start_s(memory: Memory, rules: ScalingRules) -> float:
     return rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
 
 
-def _measured_start(signals: Signals, memory: Memory) -> Memory:
-    """The cold start that has just ended, if one has: from the last scale-out to all of its replicas running."""
+def _measured_start(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
+    """The cold start that has just ended, if one has: from the last scale-out to all of its replicas running.
+
+    One that took far longer than the others waited for a node that did not come, or failed and was tried again. It is
+    believed so far only; a tier whose starts really take so long is known after a few of them.
+    """
     began_s = signals.scaled_out_s
     if began_s is None or began_s == memory.measured_s or signals.running < signals.wanted:
         return memory
-    took_s, before_s = signals.now_s - began_s, memory.cold_start_s
+    before_s = memory.cold_start_s
+    took_s = min(signals.now_s - began_s, LONGER * _cold_start_s(memory, rules))
     return replace(
         memory,
         measured_s=began_s,

@@ -11,16 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Literal
 
+from grpc import RpcError
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.schema import DeploymentStatusOverview
 
+from cluster.cold_starts import ColdStarts
 from cluster.gpu_nodes import placement, read_cluster_gpus
+from cluster.supervised import Supervised, troubles
 from router.observation import ClusterGpus, Observation, TierState
 from router.run_record import RunRecord, RunSettings
 from router.runs import NO_RUNS, RunReport, TierRuns
@@ -32,16 +37,24 @@ _STALE_AFTER_S = 10.0
 """A running replica that has not reported for this long is gone (ten missed reports)."""
 _LOOK_BUSY_S = 1.0
 _LOOK_IDLE_S = 4.0
-"""Intervals of the look at Serve's controller, s: while replicas start, and while none does. The look costs the
-controller and this process some 30 ms of CPU; a report that says something new brings the next look forward."""
+_LOOK_LEAST_S = 0.25
+"""Intervals of the look at Serve's controller, s: while replicas start, while none does, and at least. The look costs
+the controller and this process some 30 ms of CPU; a report that says something new brings the next look forward."""
+_LOOK_WITHIN_S = 60.0
+"""A look that takes longer hangs, s."""
+NEWS_EVERY_S = 0.25
+"""News is given out at once, and then not for so long, s. Every replica reports once a second and nearly every report
+changes some figure: without this, a hundred replicas would wake every ingress a hundred times a second."""
 _FADE_EVERY_S = 60.0
 """Without new runs, so often is it told that the old ones are older, s."""
 NEWS_WITHIN_S = 10.0
 """Longest time that `news` is silent, s."""
-
+POOL_AWAY = (RayError, RayServeException, RpcError, TimeoutError)
+"""What a call of the pool raises while it is away: it restarts, or its node does."""
 
 _NO_RUNS_AT_ALL = TierRuns(NO_RUNS, MappingProxyType({}))
 _NO_TIER_RUNS: Mapping[TierName, TierRuns] = MappingProxyType({})
+_NOTHING_FAILS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,8 @@ class ReplicaReport:
     drafts: Drafts | None = None
     """Who drafts; None where the step has no floor."""
     drafts_reason: str | None = None
+    troubles: tuple[tuple[str, str], ...] = ()
+    """(work, what is wrong) of what the replica does beside its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +105,7 @@ def observe(
     cold_starts_s: Mapping[TierName, float],
     gpus: ClusterGpus | None = None,
     runs: Mapping[TierName, TierRuns] = _NO_TIER_RUNS,
+    failing: Mapping[str, str] = _NOTHING_FAILS,
 ) -> Observation:
     """All sources as one observation.
 
@@ -97,13 +113,16 @@ def observe(
         profile: the tiers.
         deployments: the controller's view.
         reports: the newest report of each replica; those of failed replicas too, as they hold the reasons.
-        cold_starts_s: last measured time from wanted to running, s.
+        cold_starts_s: expected time from wanted to running, s, where it was learned.
         gpus: of the cluster; None: nobody has looked yet.
         runs: recent runs; tiers without one may be missing.
+        failing: what is wrong with the pool's own work, by its name.
     """
     by_tier: dict[TierName, list[ReplicaReport]] = {name: [] for name in profile.tiers}
+    wrong = dict(failing)
     for report in reports:
         by_tier[report.tier].append(report)
+        wrong.update({f"{report.tier}: {work}": words for work, words in report.troubles})
     return Observation(
         MappingProxyType(
             {
@@ -119,6 +138,7 @@ def observe(
             }
         ),
         gpus,
+        MappingProxyType(wrong),
     )
 
 
@@ -182,24 +202,6 @@ def _reason(
     return "; ".join(words) or None
 
 
-@dataclass(slots=True)
-class _ColdStarts:
-    """Measures, per tier, the time from the first wanted replica to the first running one."""
-
-    since_s: dict[TierName, float] = field(default_factory=dict)
-    measured_s: dict[TierName, float] = field(default_factory=dict)
-
-    def look(self, name: TierName, deployment: TierDeployment, now_s: float) -> None:
-        if deployment.running:
-            began = self.since_s.pop(name, None)
-            if began is not None:
-                self.measured_s[name] = now_s - began
-        elif deployment.starting:
-            self.since_s.setdefault(name, now_s)
-        else:
-            self.since_s.pop(name, None)
-
-
 class GpuPool:
     """A Serve deployment with one replica: takes reports, looks at the controller, gives out snapshots.
 
@@ -212,9 +214,11 @@ class GpuPool:
         self._runs = _NO_TIER_RUNS
         self._runs_told_s = -inf
         self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())
+        # By replica, and of each tier the newest of a replica that failed.
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
+        self._failed: dict[TierName, ReplicaReport] = {}
         self._deployments: dict[TierName, TierDeployment] = {}
-        self._cold_starts = _ColdStarts()
+        self._cold_starts = ColdStarts()
         self._orders: dict[TierName, DraftOrder] = {}
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
@@ -222,18 +226,31 @@ class GpuPool:
         self._observation = observe(profile, {}, (), {})
         self._changed = asyncio.Event()
         self._look_now = asyncio.Event()
-        self._looking = asyncio.ensure_future(self._keep_looking())
+        self._to_tell = asyncio.Event()
+        self._works = [
+            Supervised("pool: look at the cluster", self._look_once, within_s=_LOOK_WITHIN_S),
+            Supervised("pool: news", self._tell_once),
+        ]
+        for work in self._works:
+            work.start()
 
     async def report(self, report: ReplicaReport) -> DraftOrder | None:
         """A replica's newest report replaces its last; what it gets back is the newest order to its tier."""
         _, before = self._reports.get(report.replica_id, (0.0, None))
-        self._reports[report.replica_id] = (time.monotonic(), report)
-        if before is None or (before.state, before.step) != (report.state, report.step):
-            self._look_now.set()
+        if report.state == "failed":
+            self._reports.pop(report.replica_id, None)
+            self._failed[report.tier] = report
+            self._cold_starts.failed(report.tier)
+        else:
+            self._reports[report.replica_id] = (time.monotonic(), report)
+        if report.state == "loading":
+            self._cold_starts.loads(report.tier, report.replica_id, time.monotonic())
         if report.state == "running":
             # What failed before is now told by the report of the replica that runs.
-            self._drop(lambda old: old.tier == report.tier and old.state == "failed")
-        self._publish()
+            self._failed.pop(report.tier, None)
+        if before is None or (before.state, before.step) != (report.state, report.step):
+            self._look_now.set()
+        self._to_tell.set()
         return self._orders.get(report.tier)
 
     async def report_runs(self, reports: Sequence[RunReport]) -> None:
@@ -242,7 +259,7 @@ class GpuPool:
         for report in reports:
             self._record.add(report, now_s)
         self._tell_runs(now_s)
-        self._publish()
+        self._to_tell.set()
 
     async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
         """Have all replicas of a tier, also those to come, use these drafts; they hear it with their next report."""
@@ -257,38 +274,54 @@ class GpuPool:
         return self._version, self._observation
 
     async def check_health(self) -> None:
-        """Unhealthy when the look at the controller has stopped."""
-        if self._looking.done():
-            raise RuntimeError("the pool has stopped looking at the controller") from self._looking.exception()
+        """Unhealthy when the pool's own work has failed for so long that starting it again does not help."""
+        for work in self._works:
+            work.raise_if_hopeless()
 
-    async def _keep_looking(self) -> None:
-        while True:
-            self._look_now.clear()
-            status = await asyncio.to_thread(serve.status)
-            if self._needs_gpus:
-                self._gpus = await asyncio.to_thread(read_cluster_gpus)
-            application = status.applications.get(self._app_name)
-            if application is not None:
-                self._look(application.deployments)
-            self._publish()
-            busy = any(deployment.starting for deployment in self._deployments.values())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_BUSY_S if busy else _LOOK_IDLE_S):
-                    await self._look_now.wait()
+    async def _look_once(self) -> None:
+        """One look at the controller and the GPUs, and the wait until the next."""
+        self._look_now.clear()
+        status = await asyncio.to_thread(serve.status)
+        if self._needs_gpus:
+            self._gpus = await asyncio.to_thread(read_cluster_gpus)
+        application = status.applications.get(self._app_name)
+        if application is not None:
+            self._look(application.deployments)
+        self._to_tell.set()
+        await asyncio.sleep(_LOOK_LEAST_S)
+        busy = any(deployment.starting for deployment in self._deployments.values())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout((_LOOK_BUSY_S if busy else _LOOK_IDLE_S) - _LOOK_LEAST_S):
+                await self._look_now.wait()
+
+    async def _tell_once(self) -> None:
+        """Give out what is new, and then nothing for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_IDLE_S):  # what fails is news too, and nobody tells it
+                await self._to_tell.wait()
+        self._to_tell.clear()
+        self._publish()
+        await asyncio.sleep(NEWS_EVERY_S)
 
     def _look(self, deployments: Mapping[str, DeploymentStatusOverview]) -> None:
         now_s = time.monotonic()
-        for name in self._profile.tiers:
+        for name, tier in self._profile.tiers.items():
             if name in deployments:
-                self._deployments[name] = deployment_state(deployments[name])
-                self._cold_starts.look(name, self._deployments[name], now_s)
+                self._deployments[name] = seen = deployment_state(deployments[name])
+                self._cold_starts.look(
+                    name,
+                    running=seen.running,
+                    starting=seen.starting,
+                    possible=not placement(tier, self._gpus)[1],
+                    expected_s=tier.cold_start_s,
+                    now_s=now_s,
+                )
         for key, (seen_s, report) in list(self._reports.items()):
-            # A loading replica is silent while its engine starts; a failed one has said its last word.
+            # A loading replica is silent while its engine starts.
             starting = self._deployments.get(report.tier, TierDeployment()).starting
             silent = now_s - seen_s > _STALE_AFTER_S
-            if silent and (report.state == "running" or (report.state == "loading" and not starting)):
+            if silent and (report.state == "running" or not starting):
                 del self._reports[key]
-        self._keep_newest_failure()
         if now_s - self._runs_told_s > _FADE_EVERY_S:
             self._tell_runs(now_s)
 
@@ -297,21 +330,16 @@ class GpuPool:
 
     def _publish(self) -> None:
         """Give out the observation if it says something new."""
-        reports = (report for _, report in self._reports.values())
-        measured_s = self._cold_starts.measured_s
-        observation = observe(self._profile, self._deployments, reports, measured_s, self._gpus, self._runs)
+        reports = [*self._failed.values(), *(report for _, report in self._reports.values())]
+        learned_s = self._cold_starts.learned_s
+        observation = observe(
+            self._profile, self._deployments, reports, learned_s, self._gpus, self._runs, troubles(self._works)
+        )
         if observation != self._observation:
             self._version, self._observation = self._version + 1, observation
             # One event a version: nobody holds a lock while waiting, so a cancelled waiter leaves nothing behind.
             self._changed.set()
             self._changed = asyncio.Event()
-
-    def _drop(self, which: Callable[[ReplicaReport], bool]) -> None:
-        self._reports = {key: kept for key, kept in self._reports.items() if not which(kept[1])}
-
-    def _keep_newest_failure(self) -> None:
-        newest = {report.tier: report for _, report in self._reports.values() if report.state == "failed"}
-        self._drop(lambda old: old.state == "failed" and newest[old.tier] is not old)
 
 
 def deployment_state(overview: DeploymentStatusOverview) -> TierDeployment:

@@ -81,6 +81,8 @@ class Observation:
     tiers: Mapping[TierName, TierState] = field(default_factory=lambda: MappingProxyType({}))
     gpus: ClusterGpus | None = None
     """None: nobody has looked, or no tier runs on GPUs."""
+    failing: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What is wrong, in words, by name of the work beside the requests that keeps failing."""
 
     def tier(self, name: TierName) -> TierState:
         """State of one tier."""

@@ -53,6 +53,9 @@ class Explanation:
         """What came of it, once; None while it is under way and when it was taken."""
         if self._taken or self._telling is None or not self._telling.done():
             return None
+        if self._telling.cancelled() or self._telling.exception() is not None:
+            # Nobody expects it; an explanation is no reason to break an answer.
+            return self._told(Fallback("internal_error", "the explanation ended"))
         return self._told(self._telling.result())
 
     async def last(self) -> Told | None:

@@ -5,7 +5,6 @@ Reading order: `InferenceApi.inference` is the way of a prompt; `openai` the way
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -21,6 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from cluster.gpu_pool import POOL_AWAY
+from cluster.supervised import troubles
 from router.bounds import Case
 from router.plan import plan
 from router.request import InferenceRequest
@@ -65,6 +66,7 @@ class Ingress:
         self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
         self._advisor = make_advisor(config, os.environ)
+        self._beside = (self._pool.work, self._runs.work, self._channel.work)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
@@ -93,11 +95,14 @@ class Ingress:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self._channel.start(ray.util.get_node_ip_address())
-        await self._pool.refresh()
-        beside = [asyncio.ensure_future(self._pool.run()), asyncio.ensure_future(self._runs.run())]
+        # Without a view every tier looks cold, which is no reason not to serve.
+        with contextlib.suppress(*POOL_AWAY):
+            await self._pool.refresh()
+        for work in self._beside:
+            work.start()
         yield
-        for task in beside:
-            task.cancel()
+        for work in self._beside:
+            work.stop()
         self._channel.stop()
         if self._advisor is not None:
             await self._advisor.aclose()
@@ -162,14 +167,20 @@ class Ingress:
         return JSONResponse({"tier": name, "drafts": wish.drafts}, 202)
 
     async def healthz(self, request: Request, request_id: str) -> Response:
-        """`GET /healthz`: this process serves."""
-        return JSONResponse({"status": "ok"})
+        """`GET /healthz`: this process serves; and what fails beside the requests, here, in the pool, in a replica."""
+        failing = {**self._pool.observation.failing, **troubles(self._beside)}
+        return JSONResponse({"status": "degraded", "failing": failing} if failing else {"status": "ok"})
 
     async def readyz(self, request: Request, request_id: str) -> Response:
         """`GET /readyz`: 200 when some tier can answer at once, 503 otherwise."""
         warm = [name for name in TIER_NAMES if self._pool.observation.tier(name).warm]
         status, headers = (200, {}) if warm else (503, {"retry-after": str(self._config.limits.retry_after_s)})
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
+
+    async def check_health(self) -> None:
+        """Serve asks; raises when the work beside the requests has failed for so long that only a new replica helps."""
+        for work in self._beside:
+            work.raise_if_hopeless()
 
     async def _plan(self, wish: InferenceRequest) -> AgentPart:
         """The plan, with the agent's part in it; without one nothing is waited for."""

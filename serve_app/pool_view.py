@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from grpc import RpcError
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from cluster.gpu_pool import NEWS_WITHIN_S
+from cluster.gpu_pool import NEWS_WITHIN_S, POOL_AWAY
+from cluster.supervised import Supervised
 from router.observation import Observation
 from router.tiers import Drafts, TierName
 from serve_app.errors import ApiError
 
-logger = logging.getLogger("ray.serve")
-_RETRY_AFTER_S = 1.0
-
 
 class PoolView:
-    """The newest observation. `run` keeps it fresh until cancelled.
+    """The newest observation. `work` keeps it fresh; while the pool is away, the last one stays.
 
     Args:
         pool: handle of the `GpuPool` deployment.
@@ -28,6 +22,7 @@ class PoolView:
 
     def __init__(self, pool: DeploymentHandle) -> None:
         self._pool = pool
+        self.work = Supervised("ingress: view of the pool", self.refresh, away=POOL_AWAY)
         self.observation = Observation()
         self._version = -1
 
@@ -51,8 +46,9 @@ class PoolView:
         Raises:
             TimeoutError: the answer was lost; the pool never takes that long.
         """
+        seen, self._version = self._version, -1  # where this fails, the pool may have restarted, and counts anew
         async with asyncio.timeout(2 * NEWS_WITHIN_S):
-            self._version, self.observation = await self._pool.news.remote(self._version)
+            self._version, self.observation = await self._pool.news.remote(seen)
 
     async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
         """Have the replicas of a tier use these drafts.
@@ -63,23 +59,6 @@ class PoolView:
         try:
             async with asyncio.timeout(NEWS_WITHIN_S):
                 await self._pool.order_drafts.remote(tier, drafts)
-        except (RayError, RayServeException, RpcError, TimeoutError) as error:
+        except POOL_AWAY as error:
             message = f"the GPU pool view does not answer: {error}"
             raise ApiError("pool_unavailable", message, status=503, retryable=True) from error
-
-    async def run(self) -> None:
-        """Refresh for ever; while the pool is away, the last observation stays."""
-        while True:
-            try:
-                await self.refresh()
-            except (RayError, RayServeException, RpcError, TimeoutError) as error:
-                logger.warning("the pool view is stale: %s", error)
-                self._version = -1  # a restarted pool counts from the start
-                await asyncio.sleep(_RETRY_AFTER_S)
-            except asyncio.CancelledError:
-                # Serve and gRPC cancel a call of their own accord when its replica goes away.
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                self._version = -1
-                await asyncio.sleep(_RETRY_AFTER_S)

@@ -7,24 +7,20 @@ it is kept, up to a bound, and the oldest go first. A batch whose answer gets lo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from grpc import RpcError
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from cluster.gpu_pool import POOL_AWAY
+from cluster.supervised import Supervised
 from router.plan import Plan
 from router.runs import FINISH_REASONS, RunReport
 
-logger = logging.getLogger("ray.serve")
 MOST_WAITING = 2000
 """So many reports are kept for a pool that does not answer."""
 _ANSWER_WITHIN_S = 10.0
-_RETRY_AFTER_S = 1.0
 
 
 def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
@@ -48,7 +44,7 @@ def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
 
 
 class RunReporter:
-    """Sends reports in batches. `run` works until cancelled.
+    """Sends reports in batches, as long as `work` is started.
 
     Args:
         pool: handle of the `GpuPool` deployment.
@@ -60,34 +56,23 @@ class RunReporter:
         self._every_s = every_s
         self._waiting = deque[RunReport](maxlen=MOST_WAITING)
         self._some = asyncio.Event()
+        self.work = Supervised("ingress: reports of runs", self._send_what_gathers, away=POOL_AWAY)
 
     def add(self, report: RunReport) -> None:
         """Take a report; never waits."""
         self._waiting.append(report)
         self._some.set()
 
-    async def run(self) -> None:
-        """Send what gathers, for ever."""
-        while True:
-            await self._some.wait()
-            await asyncio.sleep(self._every_s)
-            try:
-                await self.send()
-            except asyncio.CancelledError:
-                # Serve and gRPC cancel a call of their own accord when its replica goes away.
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                await asyncio.sleep(_RETRY_AFTER_S)
-            except (RayError, RayServeException, RpcError, TimeoutError) as error:
-                logger.warning("the pool took no reports of runs: %s", error)
-                await asyncio.sleep(_RETRY_AFTER_S)
+    async def _send_what_gathers(self) -> None:
+        await self._some.wait()
+        await asyncio.sleep(self._every_s)
+        await self.send()
 
     async def send(self) -> None:
         """Send all that waits, now; what could not be sent waits on.
 
         Raises:
-            RayError, RayServeException, RpcError, TimeoutError: the pool is away.
+            POOL_AWAY: the pool is away.
         """
         batch, sent = list(self._waiting), False
         self._waiting.clear()

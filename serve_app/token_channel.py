@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import struct
 import time
@@ -21,11 +22,13 @@ from typing import Final, cast
 
 import msgspec
 
+from cluster.supervised import Supervised
 from serve_app.engine.asgi_call import ResponseStart
 from serve_app.engine.interface import Admitted, Finished
 from serve_app.errors import ApiError, Failure
 from serve_app.inbox import Inbox
 
+logger = logging.getLogger("ray.serve")
 Message = Admitted | Finished | Failure | ResponseStart
 Item = bytes | Message
 
@@ -40,6 +43,8 @@ _KEY_WAIT_S: Final = 5.0
 
 _CONNECT_S: Final = 5.0
 """Longest wait for the ingress to take the connection, s."""
+_LOOK_EVERY_S: Final = 2.0
+"""How often the ingress looks whether it still listens, s."""
 _BACKLOG: Final = 4096
 """Connections that may wait to be accepted: every request of a burst makes one at the same moment."""
 
@@ -158,11 +163,30 @@ class TokenChannel:
     def __init__(self) -> None:
         self._awaited: dict[bytes, Inbound] = {}
         self._server: asyncio.Server | None = None
+        self.work = Supervised("ingress: token channel", self._look)
 
     async def start(self, host: str) -> None:
         """Listen on a free port of `host`, an address of this node that replicas on other nodes can reach."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), host, 0, backlog=_BACKLOG)
+        self._address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+
+    async def _look(self) -> None:
+        """Connect as a replica does; where nobody listens any more, listen anew, on another port.
+
+        uvloop closes a server for good when it cannot accept a connection, as without a free file descriptor.
+        """
+        await asyncio.sleep(_LOOK_EVERY_S)
+        assert self._server is not None, "not started"
+        host, port = self._address
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        except OSError as error:  # TimeoutError is one
+            logger.error("the token channel at %s:%d takes no connections, it listens anew: %r", host, port, error)
+            self._server.close()
+            await self.start(host)
 
     def stop(self) -> None:
         """Listen no more; open connections go on."""
@@ -172,8 +196,7 @@ class TokenChannel:
     def open(self) -> Inbound:
         """A place for the items of one request; to be closed."""
         assert self._server is not None, "not started"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        inbound = Inbound(ReplyTo(host, port, secrets.token_bytes(_KEY_BYTES), time.time()), self)
+        inbound = Inbound(ReplyTo(*self._address, secrets.token_bytes(_KEY_BYTES), time.time()), self)
         self._awaited[inbound.reply_to.key] = inbound
         return inbound
 

@@ -15,14 +15,12 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
-from grpc import RpcError
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from cluster.gpu_pool import REPORT_EVERY_S, DraftOrder, ReplicaReport
+from cluster.gpu_pool import POOL_AWAY, REPORT_EVERY_S, DraftOrder, ReplicaReport
+from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
 from router.tiers import Step, TierName
 from serve_app.config import AppConfig
@@ -48,6 +46,10 @@ from serve_app.events import token_events
 from serve_app.token_channel import ReplyTo, send_items
 
 logger = logging.getLogger("ray.serve")
+_ANSWER_WITHIN_S = 10.0
+"""Longest wait for the pool to take a report, s."""
+_ROUND_WITHIN_S = 60.0
+"""What the replica does beside its requests hangs when one round of it takes longer, s."""
 
 StreamItem = Admitted | bytes | Finished | Failure
 """What a replica streams to the ingress: `bytes` are whole `token` events."""
@@ -126,11 +128,15 @@ class EngineDeployment:
             fallback = config.speculation.fallback
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
         self._signals = LoadSignals(time.time(), time.time)
-        await self._report_running()
-        self._beside = [
-            asyncio.ensure_future(self._keep_reporting()),
-            asyncio.ensure_future(self._end_with_engine()),
-        ]
+        self._acceptance = AcceptanceMetrics(tier, config.speculation.drift, RaySink())
+        self._beside = (
+            Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
+            Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
+            Supervised("end with the engine", self._end_with_engine),
+        )
+        await self._tell_pool()
+        for work in self._beside:
+            work.start()
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
         """One request. Its items go over the token channel; see `token_channel.send_items` for what is returned."""
@@ -147,14 +153,17 @@ class EngineDeployment:
         return self._signals.stats(self._engine.load())
 
     async def check_health(self) -> None:
-        """Serve asks; raises when the engine is dead, and Serve replaces the replica."""
+        """Serve asks; raises when the engine is dead, or what is done beside the requests has failed for so long that
+        only another replica may help, and Serve replaces this one."""
         await self._engine.check_health()
+        for work in self._beside:
+            work.raise_if_hopeless()
 
     async def __del__(self) -> None:
         # Serve calls this when the replica stops, after the drain; also after a constructor that failed.
         if hasattr(self, "_beside"):
-            for task in self._beside:
-                task.cancel()
+            for work in self._beside:
+                work.stop()
             await self._engine.shutdown()
 
     async def _start_engine(self) -> Started[Engine]:
@@ -197,21 +206,22 @@ class EngineDeployment:
         reasons = [missing_reason(Path(self._config.models_dir), model) for model in needed]
         return next((reason for reason in reasons if reason), None)
 
+    async def _judge_drafts(self) -> None:
+        await asyncio.sleep(REPORT_EVERY_S)
+        self._acceptance.publish(self._engine.families())
+        if self._drafts is not None:
+            await self._drafts.judge()
+            self._acceptance.publish_drafts(self._drafts.choice.drafts)
+
     async def _end_with_engine(self) -> None:
         # Not by `ray.actor.exit_actor`, which only a method that Ray called may use.
         await end_with_engine(self._replica_id, self._engine, lambda: self._signals.under_way, lambda: os._exit(1))
 
-    async def _keep_reporting(self) -> None:
-        acceptance = AcceptanceMetrics(self._tier_name, self._config.speculation.drift, RaySink())
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S)
-            acceptance.publish(self._engine.families())
-            if self._drafts is not None:
-                await self._drafts.judge()
-                acceptance.publish_drafts(self._drafts.choice.drafts)
-            await self._report_running()
-
     async def _report_running(self) -> None:
+        await asyncio.sleep(REPORT_EVERY_S)
+        await self._tell_pool()
+
+    async def _tell_pool(self) -> None:
         order = await self._report("running", self._started.step.name, self._started.failures)
         if self._drafts is not None:
             await self._drafts.obey(order)
@@ -229,10 +239,12 @@ class EngineDeployment:
             self._signals.stats(load)["queue_wait_ms"] if load else 0.0,
             self._drafts.choice.drafts if self._drafts else None,
             self._drafts.choice.reason if self._drafts else None,
+            tuple(troubles(self._beside).items()) if hasattr(self, "_beside") else (),
         )
         try:
-            order: DraftOrder | None = await self._pool.report.remote(report)
-        except (RayError, RayServeException, RpcError) as error:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                order: DraftOrder | None = await self._pool.report.remote(report)
+        except POOL_AWAY as error:
             # A report is only a view; the next one follows within a second.
             logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from serve_app.engine.seldom_log import SeldomLog
+from cluster.seldom_log import SeldomLog
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
 from serve_app.speculation.decision import Decision, Reason
 from serve_app.speculation.settings import SpeculationSettings

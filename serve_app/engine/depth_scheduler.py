@@ -27,10 +27,10 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
+from cluster.seldom_log import SeldomLog
 from router.tiers import Drafts
 from serve_app.engine.depth_guard import DepthGuard
 from serve_app.engine.known_vllm import check_interface
-from serve_app.engine.seldom_log import SeldomLog
 from serve_app.engine.spec_record import DRAFTS_ATTRIBUTE, RECORD_KEY, StepRecord
 from serve_app.engine.steps_under_way import StepsUnderWay, StepUnderWay
 from serve_app.speculation.controller import StepResult

@@ -213,6 +213,23 @@ def test_of_steady_traffic_little_is_kept_free() -> None:
     assert decision.needed == 8000 * (1 + MANY.settings.headroom) / SLOTS
 
 
+@pytest.mark.parametrize(("took_s", "believed_s"), [(25.0, 25.0), (1500.0, 40.0)])
+def test_a_start_that_waited_for_a_node_that_did_not_come_is_not_learned_as_it_is(
+    took_s: float, believed_s: float
+) -> None:
+    """The rules expect 10 s. As a cold start, 25 minutes would keep a replica for as long after its last request."""
+    signals = Signals(now_s=2000.0, wanted=1, running=1, scaled_out_s=2000.0 - took_s)
+    assert decide(signals, Memory(decided_s=1999.0), RULES).cold_start_s == believed_s
+
+
+def test_starts_that_always_take_so_long_are_known_after_a_few_of_them() -> None:
+    memory = Memory(decided_s=0.0)
+    for now_s in range(1000, 20_000, 1000):
+        decision = decide(Signals(now_s=float(now_s), wanted=1, running=1, scaled_out_s=now_s - 200.0), memory, RULES)
+        memory = decision.memory
+    assert decision.cold_start_s == pytest.approx(200.0, rel=0.05)
+
+
 def test_as_much_is_kept_free_as_the_work_usually_changes_within_a_cold_start() -> None:
     wave = [8000.0 + 40 * abs(second % 120 - 60) for second in range(3000)]
     tier = Tier(rules=MANY)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 
 import pytest
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger, ReplicaState
 from ray.serve.schema import DeploymentStatusOverview
 
-from cluster.gpu_pool import GpuPool, ReplicaReport, TierDeployment, deployment_state, observe
-from router.observation import ClusterGpus, GpuSupply, TierState
+from cluster.gpu_pool import NEWS_EVERY_S, GpuPool, ReplicaReport, TierDeployment, deployment_state, observe
+from cluster.supervised import HOPELESS_AFTER_S
+from router.observation import ClusterGpus, GpuSupply, Observation, TierState
 from router.run_record import RunSettings
 from tests.support.runs import run
 from tests.unit.router.profiles import small_profile
@@ -220,15 +225,155 @@ def test_the_observation_carries_the_clusters_gpus() -> None:
     assert observe(small_profile(), {}, (), {}, gpus).gpus is gpus
 
 
+class Cluster:
+    """What Serve's controller and Ray say; each look may be scripted to fail."""
+
+    def __init__(self) -> None:
+        self.deployments: dict[str, DeploymentStatusOverview] = {}
+        self.troubles: list[Exception] = []
+        self.looks = 0
+
+    def status(self) -> SimpleNamespace:
+        self.looks += 1
+        if self.troubles:
+            raise self.troubles.pop(0)
+        return SimpleNamespace(applications={"power-lever": SimpleNamespace(deployments=self.deployments)})
+
+
 @pytest.fixture
-async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GpuPool]:
-    """A pool that finds nothing at Serve's controller."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+
+    async def at_once(function: Callable[[], object]) -> object:
+        return function()
+
     monkeypatch.setattr("ray.serve.get_replica_context", lambda: SimpleNamespace(app_name="power-lever"))
-    monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={}))
+    monkeypatch.setattr("ray.serve.status", cluster.status)
     monkeypatch.setattr("cluster.gpu_pool.read_cluster_gpus", ClusterGpus)
+    # Virtual time knows no threads.
+    monkeypatch.setattr("cluster.gpu_pool.asyncio.to_thread", at_once)
+    clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time(), time=time.time)
+    monkeypatch.setattr("cluster.gpu_pool.time", clock)
+    return cluster
+
+
+@pytest.fixture
+async def pool(cluster: Cluster) -> AsyncIterator[GpuPool]:
     pool = GpuPool(small_profile(), RunSettings(half_life_runs=50, half_life_s=3600))
     yield pool
-    pool._looking.cancel()
+    for work in pool._works:
+        work.stop()
+
+
+async def versions(pool: GpuPool, seconds: float) -> list[tuple[float, Observation]]:
+    """What an ingress that asks again at once is told in so many seconds, and when."""
+    told = list[tuple[float, Observation]]()
+    seen = (await pool.news(-1))[0]
+    began_s = asyncio.get_running_loop().time()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                version, observation = await pool.news(seen)
+                if version != seen:
+                    told.append((asyncio.get_running_loop().time() - began_s, observation))
+                seen = version
+    return told
+
+
+async def test_a_hundred_replicas_wake_an_ingress_a_few_times_a_second(pool: GpuPool) -> None:
+    observed = 0
+
+    async def keep_reporting(number: int) -> None:
+        await asyncio.sleep(number / 100)
+        for busy in itertools.count():
+            await pool.report(running(replica=str(number), busy=busy % 50))
+            await asyncio.sleep(1)
+
+    reporting = [asyncio.ensure_future(keep_reporting(number)) for number in range(100)]
+    await asyncio.sleep(5)
+    publish = pool._publish
+
+    def count() -> None:
+        nonlocal observed
+        observed += 1
+        publish()
+
+    pool._publish = count  # type: ignore[method-assign]
+    told = await versions(pool, 10)
+    for task in reporting:
+        task.cancel()
+    assert 30 <= len(told) <= 41
+    # What it costs to form an observation of a hundred reports is paid as often, not with each report.
+    assert observed <= 41
+
+
+async def test_news_comes_at_once_after_silence_and_within_the_interval_after_other_news(pool: GpuPool) -> None:
+    await asyncio.sleep(3)
+    asking = asyncio.ensure_future(versions(pool, 5))
+    await asyncio.sleep(0.1)
+    await pool.report(running(busy=1))
+    await asyncio.sleep(0.01)
+    await pool.report(running(busy=2))
+    await pool.report(running(busy=3))
+    told = await asking
+    assert [at_s for at_s, _ in told] == pytest.approx([0.1, 0.1 + NEWS_EVERY_S])
+    assert [seen.tier("eco").engine_running for _, seen in told] == [1, 3]
+
+
+async def test_the_look_survives_its_errors_and_orders_and_runs_survive_with_it(
+    pool: GpuPool, cluster: Cluster
+) -> None:
+    await pool.order_drafts("eco", "ngram")
+    await pool.report_runs([run()])
+    cluster.deployments["eco"] = overview(DeploymentStatus.HEALTHY, RUNNING=1)
+    cluster.troubles = [KeyError("odd"), *[ConnectionError("the controller restarts")] * 5]
+    await asyncio.sleep(10)
+    assert "failed rounds in" in (await pool.news(-1))[1].failing["pool: look at the cluster"]
+    await pool.check_health()
+    await asyncio.sleep(20)
+    _, observation = await pool.news(-1)
+    assert observation.failing == {}
+    assert observation.tier("eco").warm
+    assert observation.tier("eco").recent.runs == 1
+    order = await pool.report(running())
+    assert order is not None
+    assert order.drafts == "ngram"
+
+
+async def test_a_pool_that_cannot_look_for_minutes_is_unhealthy(pool: GpuPool, cluster: Cluster) -> None:
+    cluster.troubles = [KeyError("odd")] * 1000
+    await asyncio.sleep(HOPELESS_AFTER_S + 30)
+    with pytest.raises(RuntimeError, match=r"pool: look at the cluster: \d+ failed rounds .* KeyError: 'odd'"):
+        await pool.check_health()
+
+
+async def test_many_replicas_that_change_their_state_at_once_do_not_make_the_looks_chase_each_other(
+    pool: GpuPool, cluster: Cluster
+) -> None:
+    await asyncio.sleep(5)
+    before = cluster.looks
+    for number in range(100):
+        await pool.report(loading(replica=str(number)))
+        await asyncio.sleep(0.01)
+    assert cluster.looks - before <= 5
+
+
+async def test_what_a_replica_does_beside_its_requests_and_fails_at_is_told_by_tier(pool: GpuPool) -> None:
+    failing = ReplicaReport("eco", "a", "running", "small-ngram", troubles=(("reports", "3 failed rounds"),))
+    await pool.report(failing)
+    await asyncio.sleep(1)
+    assert (await pool.news(-1))[1].failing == {"eco: reports": "3 failed rounds"}
+
+
+async def test_only_the_newest_failure_of_a_tier_is_kept_until_a_replica_runs(pool: GpuPool) -> None:
+    for replica, reason in (("a", "no memory"), ("b", "no disk")):
+        await pool.report(loading(replica=replica))
+        await pool.report(ReplicaReport("eco", replica, "failed", None, (("small-ngram", reason),)))
+    await asyncio.sleep(1)
+    assert (await pool.news(-1))[1].tier("eco").step_failures == (("small-ngram", "no disk"),)
+    await pool.report(running(replica="c"))
+    await asyncio.sleep(1)
+    assert (await pool.news(-1))[1].tier("eco").step_failures == ()
 
 
 async def test_a_report_is_answered_with_the_newest_order_to_its_tier(pool: GpuPool) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.seldom_log import SeldomLog
 from serve_app.engine.depth_guard import DepthGuard
-from serve_app.engine.seldom_log import SeldomLog
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.wish import SpeculationWish
@@ -151,7 +151,7 @@ def test_no_odd_step_makes_the_controller_fail_and_each_request_gets_depths_in_b
     faults: list[str] = []
 
     class Noting(SeldomLog):
-        def warning(self, kind: str, message: str, *args: object, error: Exception | None = None) -> None:
+        def warning(self, kind: str, message: str, *args: object, error: BaseException | None = None) -> None:
             faults.append(kind)
 
     guarded = DepthGuard(K_MAX, SpeculationSettings(), Noting(logger))

@@ -116,3 +116,14 @@ async def test_closing_one_that_never_began_does_nothing() -> None:
     beside = explanation(after(1))
     await beside.aclose()
     assert beside.take() is None
+
+
+@pytest.mark.parametrize("error", [KeyError("nobody expects this"), asyncio.CancelledError()])
+async def test_one_that_breaks_leaves_the_routers_own_words_and_breaks_no_answer(error: BaseException) -> None:
+    async def tell(meter: Meter) -> str:
+        raise error
+
+    beside = explanation(tell)
+    told = await beside.last()
+    assert told is not None
+    assert (told.text, told.report.fallback) == (None, Fallback("internal_error", "the explanation ended"))

@@ -23,7 +23,7 @@ AWAY = ActorUnavailableError("restarting", b"1" * 16)
 class FakePool:
     """A pool's handle, its `news` method and the scripted answers; then it is silent for ever."""
 
-    def __init__(self, answers: Sequence[tuple[int, Observation] | Exception]) -> None:
+    def __init__(self, answers: Sequence[tuple[int, Observation] | BaseException]) -> None:
         self.answers = list(answers)
         self.seen: list[int] = []
 
@@ -36,7 +36,7 @@ class FakePool:
         if not self.answers:
             await asyncio.sleep(10_000)
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -44,34 +44,42 @@ class FakePool:
 async def test_a_view_asks_for_what_is_newer_than_the_last_it_saw() -> None:
     pool = FakePool([(3, COLD), (4, WARM)])
     view = PoolView(pool)
-    running = asyncio.ensure_future(view.run())
+    view.work.start()
     await asyncio.sleep(5)
-    running.cancel()
+    view.work.stop()
     assert pool.seen == [-1, 3, 4]
     assert view.observation == WARM
 
 
-@pytest.mark.parametrize("away", [AWAY, RpcError("the call failed")], ids=["Ray", "gRPC"])
-async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counting_starts_anew(away: Exception) -> None:
+@pytest.mark.parametrize(
+    "away",
+    [AWAY, RpcError("the call failed"), asyncio.CancelledError(), KeyError("nobody expects this")],
+    ids=["Ray", "gRPC", "cancelled", "unexpected"],
+)
+async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counting_starts_anew(
+    away: BaseException,
+) -> None:
     pool = FakePool([(7, WARM), away, away, (1, COLD)])
     view = PoolView(pool)
-    running = asyncio.ensure_future(view.run())
-    await asyncio.sleep(1.5)
+    view.work.start()
+    await asyncio.sleep(1.2)
     assert view.observation == WARM
+    assert (view.work.trouble() or "").startswith("2 failed rounds")
     await asyncio.sleep(5)
-    running.cancel()
+    view.work.stop()
     assert pool.seen == [-1, 7, -1, -1, 1]
     assert view.observation == COLD
+    assert view.work.trouble() is None
 
 
 async def test_an_answer_that_got_lost_is_asked_for_anew() -> None:
     pool = FakePool([(7, WARM)])
     view = PoolView(pool)
-    running = asyncio.ensure_future(view.run())
+    view.work.start()
     await asyncio.sleep(2 * NEWS_WITHIN_S - 0.1)
     assert pool.seen == [-1, 7]
     await asyncio.sleep(1.2)
-    running.cancel()
+    view.work.stop()
     assert pool.seen == [-1, 7, -1]
     assert view.observation == WARM
 

@@ -35,7 +35,7 @@ METRICS: dict[str, Any] = {
 class FakePool:
     """A pool's handle, its `report_runs` method and what it got. Each call takes up one of the troubles first."""
 
-    def __init__(self, troubles: Iterable[Exception | None] = ()) -> None:
+    def __init__(self, troubles: Iterable[BaseException | None] = ()) -> None:
         self.troubles = list(troubles)
         self.batches: list[list[RunReport]] = []
 
@@ -50,9 +50,9 @@ class FakePool:
 
 
 async def working(reporter: RunReporter, seconds: float) -> None:
-    task = asyncio.ensure_future(reporter.run())
+    reporter.work.start()
     await asyncio.sleep(seconds)
-    task.cancel()
+    reporter.work.stop()
 
 
 def numbered(count: int) -> list[RunReport]:
@@ -62,7 +62,7 @@ def numbered(count: int) -> list[RunReport]:
 async def test_what_gathers_is_one_batch_and_silence_is_not_reported() -> None:
     pool = FakePool()
     reporter = RunReporter(pool, every_s=0.5)
-    task = asyncio.ensure_future(reporter.run())
+    reporter.work.start()
     await asyncio.sleep(100)
     assert pool.batches == []
     first, second, third = numbered(3)
@@ -73,21 +73,21 @@ async def test_what_gathers_is_one_batch_and_silence_is_not_reported() -> None:
     assert pool.batches == [[first, second]]
     reporter.add(third)
     await asyncio.sleep(1)
-    task.cancel()
+    reporter.work.stop()
     assert pool.batches == [[first, second], [third]]
 
 
-@pytest.mark.parametrize("trouble", [AWAY, TimeoutError(), asyncio.CancelledError()], ids=["Ray", "late", "cancelled"])
-async def test_what_the_pool_did_not_take_is_sent_again_with_what_came_since(trouble: Exception) -> None:
+@pytest.mark.parametrize("trouble", [AWAY, TimeoutError(), asyncio.CancelledError(), KeyError("nobody expects this")])
+async def test_what_the_pool_did_not_take_is_sent_again_with_what_came_since(trouble: BaseException) -> None:
     pool = FakePool([trouble, trouble])
     reporter = RunReporter(pool, every_s=0.5)
     reports = numbered(2)
     reporter.add(reports[0])
-    task = asyncio.ensure_future(reporter.run())
+    reporter.work.start()
     await asyncio.sleep(0.6)
     reporter.add(reports[1])
     await asyncio.sleep(10)
-    task.cancel()
+    reporter.work.stop()
     assert pool.batches == [reports]
 
 

@@ -531,3 +531,29 @@ async def test_a_channel_that_was_stopped_takes_no_connection_and_lets_the_open_
         assert failure.code == "channel_failed"
         await replica.write(frame(b"two") + END)
         assert await rest(inbox) == [b"two"]
+
+
+async def test_a_channel_whose_server_was_closed_under_it_listens_anew(
+    channel: TokenChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_channel, "_LOOK_EVERY_S", 0.01)
+    await channel._look()
+    before = channel.open().reply_to
+    assert channel._server is not None
+    channel._server.close()
+    assert await send_items(before, Script([ADMITTED]).stream()) is not None
+    await channel._look()
+    inbound = channel.open()
+    sending = asyncio.ensure_future(send_items(inbound.reply_to, Script([ADMITTED]).stream()))
+    assert await inbound.get(PATIENCE_S) == ADMITTED
+    assert await sending is None
+
+
+async def test_the_look_is_no_request_and_leaves_the_listening_server_alone(
+    channel: TokenChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_channel, "_LOOK_EVERY_S", 0.01)
+    before = channel._server
+    for _ in range(3):
+        await channel._look()
+    assert channel._server is before

@@ -25,7 +25,7 @@ class SeldomLog:
         self._told: dict[str, tuple[float, int]] = {}
         """By kind: when it was last told, and how often it happened since."""
 
-    def warning(self, kind: str, message: str, *args: object, error: Exception | None = None) -> None:
+    def warning(self, kind: str, message: str, *args: object, error: BaseException | None = None) -> None:
         """Tell it, or count it. `kind` is one of a few fixed words; with an error its traceback is told too."""
         now_s = self._clock()
         told_s, missed = self._told.get(kind, (float("-inf"), 0))
