@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import ray
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,6 +31,7 @@ from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
 from serve_app.door import Bounded
+from serve_app.drain_gate import DrainGate
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stub import StubEngine
@@ -66,7 +68,9 @@ class Ingress:
         self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
         self._factors = load_factors()
         self._advisor = make_advisor(config, os.environ)
-        self._beside = (self._pool.work, self._runs.work, self._channel.work)
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._gate = DrainGate(pool, replica_id, config.limits.retry_after_s)
+        self._beside = (self._pool.work, self._runs.work, self._channel.work, self._gate.work)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
@@ -82,11 +86,12 @@ class Ingress:
                 Route("/readyz", answering(self.readyz), methods=["GET"]),
             ],
             middleware=[
+                Middleware(self._gate.guard),
                 Middleware(
                     Bounded,
                     most=self._config.ingress.max_ongoing_requests,
                     retry_after_s=self._config.limits.retry_after_s,
-                )
+                ),
             ],
             exception_handlers={HTTPException: _http_error},
             lifespan=self._lifespan,
