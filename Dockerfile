@@ -35,7 +35,9 @@ ENV RAY_SERVE_ENABLE_HA_PROXY=1 \
     RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S=120 \
     RAY_worker_niceness=0 \
     RAY_USAGE_STATS_ENABLED=0 \
+    RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S=1 \
     RAY_SERVE_HAPROXY_BINARY_PATH=/usr/local/bin/power-lever-haproxy
 RUN useradd --create-home --uid 1000 ray && install --directory --owner ray /models
 USER ray
-CMD ["serve", "run", "serve_config.yaml"]
+# `docker stop --time 600` lets streams finish; a second SIGTERM, or SIGINT, stops at once.
+CMD ["python", "-m", "serve_app", "serve", "serve_config.yaml"]

@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine: `make serve` and `make test`.
 #
-#   make serve   install, prepare the bundled model, run `serve run serve_config.yaml`
+#   make serve   install, prepare the bundled model, serve `serve_config.yaml`; Ctrl-C drains, a second one stops at once
 #   make test    install, run all tests (unit, integration with the stub engine, e2e on real vLLM)
 #   make check   format, lint, strict types; changes nothing
 #   make fix     format and lint, writing
@@ -24,8 +24,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 .PHONY: serve test test-unit test-integration test-e2e check fix install install-dev weights clean
 
 serve: install weights
-	$(BIN)/python -m serve_app check serve_config.yaml
-	$(SERVE_ENV) $(BIN)/serve run serve_config.yaml
+	$(SERVE_ENV) $(BIN)/python -m serve_app serve serve_config.yaml
 
 weights: install
 	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)

@@ -82,7 +82,7 @@ def pss_bytes(processes: Iterable[Process]) -> int:
 def stop_tree(root: int, grace_s: float = 15.0) -> None:
     """Terminate the process, wait for it and all that descend from it, then kill what is left of exactly those.
 
-    SIGTERM, not SIGINT: `serve run` answers an interrupt with a drain of its replicas, which no benchmark needs.
+    The application drains on SIGTERM: streams that are still open get `grace_s`.
     """
     tree = process_tree(root)
     for send, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):

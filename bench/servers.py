@@ -260,7 +260,7 @@ def application(
     ready: str = "/readyz",
     others: Mapping[str, str] | None = None,
 ) -> Server:
-    """This application by `serve run`, in a Ray instance of its own that ends with it; see `app_config`.
+    """This application as `make serve` starts it, in a Ray instance of its own that ends with it; see `app_config`.
 
     Args:
         variants: see `app_config`.
@@ -275,7 +275,7 @@ def application(
     config.write_text(yaml.safe_dump(app_config(shipped, port, variants, others or {})), encoding="utf-8")
     return Server(
         name="app",
-        command=[str(Path(sys.executable).with_name("serve")), "run", "--address", "local", str(config)],
+        command=[sys.executable, "-m", "serve_app", "serve", "--address", "local", str(config)],
         port=port,
         ready_path=ready_paths[0],
         further_ready_paths=tuple(ready_paths[1:]),

@@ -25,6 +25,7 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.cold_starts import ColdStarts
 from cluster.gpu_nodes import placement, read_cluster_gpus
+from cluster.open_requests import OpenRequests
 from cluster.supervised import Supervised, troubles
 from router.observation import ClusterGpus, Observation, TierState
 from router.run_record import RunRecord, RunSettings
@@ -226,6 +227,7 @@ class GpuPool:
         self._observation = observe(profile, {}, (), {})
         self._changed = asyncio.Event()
         self._look_now = asyncio.Event()
+        self._open = OpenRequests()
         self._to_tell = asyncio.Event()
         self._works = [
             Supervised("pool: look at the cluster", self._look_once, within_s=_LOOK_WITHIN_S),
@@ -272,6 +274,27 @@ class GpuPool:
                 async with asyncio.timeout(NEWS_WITHIN_S):
                     await self._changed.wait()
         return self._version, self._observation
+
+    async def close(self) -> float:
+        """The application is being stopped: have the ingress take nothing new.
+
+        Returns:
+            How long what is open may take, s.
+        """
+        self._open.close()
+        return max(tier.drain_s for tier in self._profile.tiers.values())
+
+    async def closed(self) -> bool:
+        """Whether `close` was called: an answer as soon as it is, or after some seconds."""
+        return await self._open.closed(NEWS_WITHIN_S)
+
+    async def report_open(self, replica_id: str, count: int) -> None:
+        """An ingress replica has closed its gate and holds so many requests."""
+        self._open.report(replica_id, count)
+
+    async def open_requests(self) -> dict[str, int]:
+        """How many each ingress replica holds that has closed its gate."""
+        return self._open.counts()
 
     async def check_health(self) -> None:
         """Unhealthy when the pool's own work has failed for so long that starting it again does not help."""

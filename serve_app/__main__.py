@@ -1,11 +1,13 @@
 """The application's command line.
 
 python -m serve_app check FILE...   is a `serve_config.yaml` right? Answers before Ray starts anything
+python -m serve_app serve FILE      serve it until Ctrl-C or SIGTERM, then drain
 python -m serve_app settings        every setting as a Markdown table, for README.md
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -13,9 +15,8 @@ from pathlib import Path
 from cluster.profiles import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
+from serve_app.serving import IMPORT_PATH, serve_file
 from serve_app.settings_doc import settings_table
-
-IMPORT_PATH = "serve_app.app:build"
 
 
 def check(path: Path) -> list[str]:
@@ -40,15 +41,24 @@ def check(path: Path) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """The command line; returns the exit code."""
-    if arguments == ["settings"]:
-        print(settings_table())
-        return 0
-    if len(arguments) < 2 or arguments[0] != "check":
-        print("usage: python -m serve_app check FILE... | settings", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m serve_app")
+    commands = parser.add_subparsers(dest="command", required=True)
+    checking = commands.add_parser("check", help="is a `serve_config.yaml` right? Answers before Ray starts anything")
+    checking.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    serving = commands.add_parser("serve", help="serve a `serve_config.yaml` until Ctrl-C or SIGTERM, then drain")
+    serving.add_argument("file", metavar="FILE", type=Path)
+    serving.add_argument("--address", help="of a Ray cluster, else one that Ray finds; `local`: always an own one")
+    commands.add_parser("settings", help="every setting as a Markdown table, for README.md")
+    given = parser.parse_args(arguments)
     try:
-        for name in arguments[1:]:
-            print("\n".join(check(Path(name))))
+        if given.command == "settings":
+            print(settings_table())
+        elif given.command == "check":
+            for path in given.files:
+                print("\n".join(check(path)))
+        else:
+            check(given.file)
+            return serve_file(given.file, given.address)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Builds the application that `serve run serve_config.yaml` starts: an ingress, the pool view and four engines."""
+"""Builds the application that `serve_config.yaml` names: an ingress, the pool view and four engines."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from serve_app.hardware import choose_profile, count_gpus
 from serve_app.ingress import Ingress
 
 logger = logging.getLogger("ray.serve")
+DRAIN_LOOK_S = 0.2
+"""Interval at which a replica that goes looks whether its requests are done, s."""
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -49,6 +51,7 @@ def build_app(config: AppConfig) -> Application:
         ray_actor_options={"num_cpus": config.ingress.cpus, **off_gpu_nodes(registry)},
         # Its streams last as long as those of the engines behind it.
         graceful_shutdown_timeout_s=max(tier.drain_s for tier in config.tiers.values()),
+        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
     )
     return ingress.bind(config, pool, engines)
 
@@ -58,6 +61,9 @@ def pool_deployment(registry: Profile) -> serve.Deployment:
     return serve.deployment(GpuPool).options(
         name="pool",
         max_ongoing_requests=10_000,
+        # What it waits for are the ingress replicas' questions for news, which last until there are some.
+        graceful_shutdown_timeout_s=1,
+        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
         ray_actor_options={"num_cpus": 0.1, **off_gpu_nodes(registry)},
     )
 
@@ -69,7 +75,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
     return serve.deployment(EngineDeployment).options(
         name=name,
         max_ongoing_requests=tier.max_ongoing_requests,
-        max_queued_requests=tier.max_queued_requests,
+        # No `max_queued_requests`: `serve_app/admission.py` keeps the bound.
         ray_actor_options=actor_options(tier),
         autoscaling_config=AutoscalingConfig(
             min_replicas=lowest,
@@ -92,6 +98,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
             look_back_period_s=1,
         ),
         graceful_shutdown_timeout_s=tier.drain_s,
+        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
         health_check_period_s=5,
         health_check_timeout_s=30,
     )
