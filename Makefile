@@ -13,7 +13,9 @@ PROFILE ?= $(if $(filter gpu,$(HARDWARE)),gpu,local)
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(if $(shell python$(v) -c 'print(1)' 2>/dev/null),python$(v))) python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_FLAGS := --quiet --disable-pip-version-check --no-deps
+# Twice quiet: errors, and no warnings (of index locations that a machine lacks, of editable installs).
+PIP_QUIET := --quiet --quiet --disable-pip-version-check
+PIP_FLAGS := $(PIP_QUIET) --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 CODE := router sustainability cluster serve_app bench tests
 
@@ -54,7 +56,7 @@ install-dev: $(VENV)/.installed-dev
 $(BIN)/pip:
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, {sys.executable} is {v[0]}.{v[1]}: set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
+	$(BIN)/python -m pip install $(PIP_QUIET) pip==26.3
 
 # The lists are complete, so --no-deps: a resolver would add torchvision builds that do not fit the CPU torch.
 $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip

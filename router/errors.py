@@ -5,11 +5,18 @@ ConfigError: a profile, `serve_config.yaml` or command-line setting is wrong; no
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_ARM: Final = re.compile(r"str|int|float|bool|constrained-\w+|(literal|list|tuple|dict|function-\w+)\[.*\]")
 
 
 class ConfigError(ValueError):
@@ -30,9 +37,10 @@ def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[st
     """
     lines = []
     for problem in error.errors(include_url=False):
-        loc = problem["loc"]
+        # pydantic names the arm of a union too, as if it were a key.
+        loc = [part for part in problem["loc"] if not (isinstance(part, str) and _ARM.fullmatch(part))]
         key = ".".join(str(part) for part in loc) or "(top level)"
-        message = problem["msg"].removeprefix("Value error, ")
+        message = _words(problem)
         if problem["type"] == "extra_forbidden":
             allowed = _keys_at(model, loc[:-1])
             lines.append(f"{key}: unknown key" + (f", allowed are {', '.join(allowed)}" if allowed else ""))
@@ -71,6 +79,21 @@ def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
+def _words(problem: ErrorDetails) -> str:
+    """What pydantic says, without Python's names for what YAML and JSON call a list or an object."""
+    match problem["type"]:
+        case "tuple_type":
+            return "Input should be a list"
+        case "model_type" | "model_attributes_type" | "dict_type" | "mapping_type":
+            return "Input should be an object"
+        case "too_short":
+            return f"Should have at least {problem['ctx']['min_length']} entries"
+        case "too_long":
+            return f"Should have at most {problem['ctx']['max_length']} entries"
+        case _:
+            return problem["msg"].removeprefix("Value error, ")
+
+
 def _short(value: object, limit: int = 80) -> str:
-    text = repr(value)
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= limit else text[: limit - 3] + "..."

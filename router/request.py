@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from router.tiers import Frozen, Power
 
 Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]
+
+
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _listed(value: object) -> object:
+    """One string as a list of one, as in OpenAI's API."""
+    return [value] if isinstance(value, str) else value
 
 
 class Message(Frozen):
@@ -61,8 +69,10 @@ class InferenceRequest(Frozen):
     temperature: float | None = Field(default=None, ge=0, le=2, description="Sampling temperature; default from speed.")
     top_p: float | None = Field(default=None, gt=0, le=1, description="Nucleus sampling mass; default from speed.")
     seed: int | None = Field(default=None, ge=0, lt=2**63, description="Sampling seed.")
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | None = Field(
-        default=None, max_length=16, description="Strings that end the answer; they are not part of it."
+    stop: Annotated[tuple[StopString, ...] | None, BeforeValidator(_listed)] = Field(
+        default=None,
+        max_length=16,
+        description="String or list of strings that end the answer; they are not part of it.",
     )
     logprobs: StrictBool = Field(default=False, description="True: each token event carries its log-probability.")
     reasoning: StrictBool = Field(default=True, description="True: a `reasoning` event explains the choice.")

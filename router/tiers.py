@@ -124,7 +124,10 @@ class Tier(Frozen):
     idle_watts: float = Field(ge=0, description="Power draw of one idle replica (all its GPUs), W.")
     max_ongoing_requests: int = Field(default=64, ge=1, description="Requests one replica works on at a time.")
     max_queued_requests: int = Field(
-        default=256, ge=0, description="Requests that may wait for the tier at each ingress replica; more get a 503."
+        default=256,
+        ge=0,
+        description="Sequences that each ingress replica may have open at the tier beyond `max_ongoing_requests` for "
+        "each of its running replicas; more get a 503.",
     )
     idle_before_zero_s: float = Field(default=600.0, ge=0, description="Idle time before the tier scales down, s.")
     drain_s: float = Field(

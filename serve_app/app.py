@@ -75,7 +75,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
     return serve.deployment(EngineDeployment).options(
         name=name,
         max_ongoing_requests=tier.max_ongoing_requests,
-        max_queued_requests=tier.max_queued_requests,
+        # No `max_queued_requests`: `serve_app/admission.py` keeps the bound.
         ray_actor_options=actor_options(tier),
         autoscaling_config=AutoscalingConfig(
             min_replicas=lowest,

@@ -14,11 +14,15 @@ from router.request import InferenceRequest
 from router.tiers import Drafts, Frozen
 from serve_app.config import AppConfig, Limits
 from serve_app.errors import ApiError, bad_request
+from serve_app.openai_body import check_characters
 
 Body = TypeVar("Body", bound=BaseModel)
 
 BODY_WITHIN_S: Final = 30.0
 """Longest time from a request's first byte to the last of its body, s; then its place is for others."""
+
+_MOST_LEVELS: Final = 64
+"""Objects and lists inside each other. JSON schemas have a dozen; what reads a body later gives up at 250."""
 
 
 class DraftsWish(Frozen):
@@ -31,8 +35,14 @@ async def read_json(request: Request, limits: Limits) -> Any:
     """The body as JSON.
 
     Raises:
-        ApiError: 413 when it is too large, 408 when it does not come, 400 when it is not JSON.
+        ApiError: 415 when it does not say that it is JSON, 413 when it is too large, 408 when it does not come,
+            400 when it is not JSON, or nested too deeply.
     """
+    # Web pages of any origin may send other types without asking first (a preflight), so none of them is read as JSON.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        message = f"content-type: got {media_type!r}, must be application/json"
+        raise bad_request(message, code="unsupported_media_type", status=415)
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             raw = await _read(request, limits)
@@ -40,9 +50,12 @@ async def read_json(request: Request, limits: Limits) -> Any:
         message = f"the body did not come within {BODY_WITHIN_S:g} s"
         raise ApiError("body_timeout", message, status=408) from error
     try:
-        return orjson.loads(raw)
+        body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
+    if _is_deeper(body, _MOST_LEVELS):
+        raise bad_request(f"the body has more than {_MOST_LEVELS} levels of objects and lists", code="too_deep")
+    return body
 
 
 async def _read(request: Request, limits: Limits) -> bytes:
@@ -54,6 +67,21 @@ async def _read(request: Request, limits: Limits) -> bytes:
             raise ApiError("body_too_large", message, status=413)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _is_deeper(body: object, levels: int) -> bool:
+    """Whether objects and lists stand inside each other more than so many levels deep."""
+    level = [body] if isinstance(body, dict | list) else []
+    for _ in range(levels):
+        if not level:
+            return False
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
+        ]
+    return bool(level)
 
 
 def validated(model: type[Body], body: Any) -> Body:
@@ -76,12 +104,8 @@ def parse_inference(body: Any, config: AppConfig) -> InferenceRequest:
         ApiError: 422 naming each wrong key, 400 for a prompt that is too long, 403 for `mock` where it is not allowed.
     """
     wish = validated(InferenceRequest, body)
-    limits = config.limits
     if wish.mock and not config.mock_allowed:
         message = "mock: the stub engine answers only where the operator of this server has set `allow_mock: true`"
         raise bad_request(message, code="mock_not_allowed", status=403)
-    chars = sum(len(message.content) for message in wish.chat())
-    if chars > limits.max_prompt_chars:
-        message = f"prompt: has {chars} characters, allowed are max_prompt_chars = {limits.max_prompt_chars}"
-        raise bad_request(message, code="prompt_too_long")
+    check_characters(sum(len(message.content) for message in wish.chat()), config.limits)
     return wish

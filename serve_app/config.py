@@ -24,7 +24,21 @@ class Limits(Frozen):
     """What a request may ask for, and how long it may take."""
 
     max_body_bytes: int = Field(default=1_000_000, ge=1024, description="Largest request body, bytes; more is a 413.")
-    max_prompt_chars: int = Field(default=200_000, ge=1, description="Longest prompt, characters; more is a 400.")
+    max_prompt_chars: int = Field(
+        default=200_000,
+        ge=1,
+        description="Longest prompt, characters: all messages, tool definitions and prompts of a request together, a "
+        "token id as one; more is a 400.",
+    )
+    max_sequences: int = Field(
+        default=64, ge=1, description="Most answers of one request to the OpenAI routes: `n` for each of its prompts."
+    )
+    max_answer_tokens: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Most completion tokens that several answers of one request may have together: `n` x prompts x "
+        "`max_tokens`, or the tier's context where none is named.",
+    )
     request_timeout_s: float = Field(default=900.0, gt=0, description="Longest time from arrival to last token, s.")
     admission_wait_s: float = Field(
         default=0.5,
@@ -61,6 +75,11 @@ class IngressSettings(Frozen):
     cpus: float = Field(default=0.1, ge=0, description="Ray CPUs per ingress replica.")
     max_ongoing_requests: int = Field(
         default=2048, ge=1, description="Requests that one ingress replica holds open; more get a 503."
+    )
+    cors_origins: tuple[str, ...] = Field(
+        default=(),
+        description="Origins whose web pages may use the API (`https://chat.example`, or `*` for all); none: only "
+        "pages of the API's own origin.",
     )
 
 

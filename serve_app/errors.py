@@ -75,11 +75,18 @@ def error_data(error: ApiError, request_id: str) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "retryable": error.retryable, "request_id": request_id}
 
 
-def error_response(error: ApiError, request_id: str) -> Response:
-    """The JSON error response; its form is one that OpenAI's SDKs read too (`error.message`, `error.type`)."""
+def error_response(error: ApiError, request_id: str, retry_after_s: int | None = None) -> Response:
+    """The JSON error response; its form is one that OpenAI's SDKs read too (`error.message`, `error.type`).
+
+    Args:
+        error: what ended the request.
+        request_id: of the request.
+        retry_after_s: `Retry-After` of a 503 that does not say when, s.
+    """
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     body = {"error": error_data(error, request_id) | {"type": kind}}
     headers = {"x-request-id": request_id}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(error.retry_after_s)
+    wait_s = error.retry_after_s or (retry_after_s if error.status == 503 else None)
+    if wait_s is not None:
+        headers["retry-after"] = str(wait_s)
     return Response(orjson.dumps(body), status_code=error.status, headers=headers, media_type="application/json")

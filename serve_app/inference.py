@@ -100,13 +100,14 @@ class InferenceStream:
             ApiError: the engine or the tier's queue refused the request.
         """
         try:
-            if self.plan.warm or self.wish.mock:
-                first = await self.inbox.get(self.config.limits.admission_wait_s)
-                if isinstance(first, Failure):
-                    raise first.as_api_error()
-                if isinstance(first, Admitted):
-                    self._note_admission()
-                    self._early.append(first)
+            # A cold tier that is full has said so already.
+            warm = self.plan.warm or self.wish.mock
+            first = await self.inbox.get(self.config.limits.admission_wait_s if warm else 0)
+            if isinstance(first, Failure):
+                raise first.as_api_error()
+            if isinstance(first, Admitted):
+                self._note_admission()
+                self._early.append(first)
         except BaseException:
             await self.aclose()
             raise

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import ray
 from ray import serve
@@ -17,7 +16,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -27,19 +27,22 @@ from router.bounds import Case
 from router.plan import plan
 from router.request import InferenceRequest
 from router.tiers import TIER_NAMES, TierName
+from serve_app.admission import Admission
 from serve_app.advisor import AgentPart, make_advisor
 from serve_app.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.config import AppConfig
-from serve_app.door import Bounded
+from serve_app.door import Bounded, request_id
 from serve_app.drain_gate import DrainGate
 from serve_app.engine.deployment import StreamItem, stream_items
 from serve_app.engine.interface import GenerationRequest
+from serve_app.engine.known_vllm import installed_version
 from serve_app.engine.stub import StubEngine
 from serve_app.errors import ApiError, error_response
 from serve_app.events import SSE_HEADERS
 from serve_app.inbox import Inbox, ReadAhead
 from serve_app.inference import InferenceStream, generation_request
-from serve_app.openai_relay import AUTO, OpenAIExchange, choose, engine_call
+from serve_app.openai_body import parse_openai
+from serve_app.openai_relay import MODELS, OpenAIExchange, choose, engine_call, model_not_found
 from serve_app.pool_view import PoolView
 from serve_app.run_reports import RunReporter
 from serve_app.sse_response import ClosingStream
@@ -65,8 +68,10 @@ class Ingress:
         self._pool = PoolView(pool)
         self._runs = RunReporter(pool, config.runs.report_every_s)
         self._channel = TokenChannel()
-        self._tiers = TierClient(tiers, self._channel, self._pool, config.limits.retry_after_s)
+        admission = Admission(config.tiers, self._pool, config.limits.retry_after_s)
+        self._tiers = TierClient(tiers, self._channel, self._pool, admission)
         self._factors = load_factors()
+        self._vllm = installed_version()
         self._advisor = make_advisor(config, os.environ)
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._gate = DrainGate(pool, replica_id, config.limits.retry_after_s)
@@ -74,26 +79,32 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor; the application lives as long as the replica."""
+        routes: list[tuple[str, Handler, list[str]]] = [
+            ("/api/inference", self.inference, ["POST"]),
+            ("/v1/chat/completions", self.chat_completions, ["POST"]),
+            ("/v1/completions", self.completions, ["POST"]),
+            ("/v1/models", self.models, ["GET"]),
+            ("/v1/models/{model:path}", self.model, ["GET"]),
+            ("/api/tiers", self.tiers, ["GET"]),
+            ("/api/tiers/{tier}/drafts", self.drafts, ["POST"]),
+            ("/healthz", self.healthz, ["GET"]),
+            ("/readyz", self.readyz, ["GET"]),
+            # As vLLM's server has them: tools that were made for it ask before they begin.
+            ("/health", self.health, ["GET"]),
+            ("/ping", self.health, ["GET", "POST"]),
+            ("/version", self.version, ["GET"]),
+        ]
+        retry_after_s = self._config.limits.retry_after_s
         return Starlette(
             routes=[
-                Route("/api/inference", answering(self.inference), methods=["POST"]),
-                Route("/v1/chat/completions", answering(self.openai), methods=["POST"]),
-                Route("/v1/completions", answering(self.openai), methods=["POST"]),
-                Route("/v1/models", answering(self.models), methods=["GET"]),
-                Route("/api/tiers", answering(self.tiers), methods=["GET"]),
-                Route("/api/tiers/{tier}/drafts", answering(self.drafts), methods=["POST"]),
-                Route("/healthz", answering(self.healthz), methods=["GET"]),
-                Route("/readyz", answering(self.readyz), methods=["GET"]),
+                Route(path, answering(handler, retry_after_s), methods=methods) for path, handler, methods in routes
             ],
             middleware=[
+                *cors(self._config.ingress.cors_origins),
                 Middleware(self._gate.guard),
-                Middleware(
-                    Bounded,
-                    most=self._config.ingress.max_ongoing_requests,
-                    retry_after_s=self._config.limits.retry_after_s,
-                ),
+                Middleware(Bounded, most=self._config.ingress.max_ongoing_requests, retry_after_s=retry_after_s),
             ],
-            exception_handlers={HTTPException: _http_error},
+            exception_handlers={HTTPException: _http_error, Exception: _unexpected},
             lifespan=self._lifespan,
         )
 
@@ -136,23 +147,39 @@ class Ingress:
         headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}
         return ClosingStream(stream.events(), 200, headers, stream.aclose)
 
-    async def openai(self, request: Request, request_id: str) -> Response:
-        """The OpenAI routes: pick the tier, pass the request to its engine's own OpenAI layer."""
+    async def chat_completions(self, request: Request, request_id: str) -> Response:
+        """`POST /v1/chat/completions`."""
+        return await self._openai(request, request_id, chat=True)
+
+    async def completions(self, request: Request, request_id: str) -> Response:
+        """`POST /v1/completions`."""
+        return await self._openai(request, request_id, chat=False)
+
+    async def _openai(self, request: Request, request_id: str, *, chat: bool) -> Response:
+        """Check the body, pick the tier, pass the request to its engine's own OpenAI layer."""
         arrived_s = time.monotonic()
-        body = await read_json(request, self._config.limits)
-        choice = choose(body, self._config, self._pool.observation)
-        inbox = self._tiers.openai(choice.tier, engine_call(request, body, choice, request_id))
-        streaming = bool(body.get("stream"))
+        limits = self._config.limits
+        body = parse_openai(await read_json(request, limits), chat=chat, limits=limits)
+        observation = self._pool.observation
+        choice = choose(body.fields, self._config, observation)
+        step = self._config.step(choice.tier, observation.tier(choice.tier).active_step)
+        body.check_length(step.max_model_len, limits)
+        call = engine_call(request, body.fields, choice, request_id)
+        inbox = self._tiers.openai(choice.tier, call, body.sequences)
         return await OpenAIExchange(
-            choice.tier, request_id, streaming, inbox, self._config, self._pool, arrived_s
+            choice.tier, request_id, body.streaming, inbox, self._config, self._pool, arrived_s
         ).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "power-lever"} for name in (AUTO, *TIER_NAMES)
-        ]
-        return JSONResponse({"object": "list", "data": data})
+        return JSONResponse({"object": "list", "data": [_model(name) for name in MODELS]})
+
+    async def model(self, request: Request, request_id: str) -> Response:
+        """`GET /v1/models/{id}`: one of them."""
+        name = request.path_params["model"]
+        if name not in MODELS:
+            raise model_not_found(name)
+        return JSONResponse(_model(name))
 
     async def tiers(self, request: Request, request_id: str) -> Response:
         """`GET /api/tiers`: the registry and what each tier is doing."""
@@ -179,8 +206,21 @@ class Ingress:
     async def readyz(self, request: Request, request_id: str) -> Response:
         """`GET /readyz`: 200 when some tier can answer at once, 503 otherwise."""
         warm = [name for name in TIER_NAMES if self._pool.observation.tier(name).warm]
-        status, headers = (200, {}) if warm else (503, {"retry-after": str(self._config.limits.retry_after_s)})
+        status, headers = (200, {}) if warm else (503, self._retry_later)
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
+
+    async def health(self, request: Request, request_id: str) -> Response:
+        """`GET /health`, `/ping`: 200 unless no tier can answer; an empty body, as vLLM's."""
+        failed = all(self._pool.observation.tier(name).failed for name in TIER_NAMES)
+        return Response(status_code=503 if failed else 200, headers=self._retry_later if failed else {})
+
+    async def version(self, request: Request, request_id: str) -> Response:
+        """`GET /version`: that of the vLLM that answers, as vLLM's."""
+        return JSONResponse({"version": self._vllm})
+
+    @property
+    def _retry_later(self) -> dict[str, str]:
+        return {"retry-after": str(self._config.limits.retry_after_s)}
 
     async def check_health(self) -> None:
         """Serve asks; raises when the work beside the requests has failed for so long that only a new replica helps."""
@@ -201,17 +241,39 @@ class Ingress:
         return ReadAhead(stream_items(engine, request))
 
 
-def answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def cors(origins: Sequence[str]) -> list[Middleware]:
+    """What answers the questions of browsers for pages of these origins; without any there is nothing to answer."""
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+            expose_headers=["retry-after", "x-power-lever-tier", "x-request-id"],
+        )
+    ]
+
+
+def answering(handler: Handler, retry_after_s: int) -> Callable[[Request], Awaitable[Response]]:
     """Give the handler a request id, and turn the `ApiError` it raises into a response."""
 
     async def endpoint(request: Request) -> Response:
-        request_id = request.headers.get("x-request-id") or uuid.uuid4().hex
+        name = request_id(request.scope["headers"])
         try:
-            return await handler(request, request_id)
+            return await handler(request, name)
         except ApiError as error:
-            return error_response(error, request_id)
+            return error_response(error, name, retry_after_s)
+        except ClientDisconnect:
+            # In the middle of its body. Nobody reads this; 499 is what proxies write into their logs then.
+            return Response(status_code=499)
 
     return endpoint
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "power-lever"}
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -219,4 +281,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return error_response(ApiError(code, message, status=error.status_code), uuid.uuid4().hex)
+    response = error_response(ApiError(code, message, status=error.status_code), request_id(request.scope["headers"]))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours; Starlette raises it on, into the log."""
+    failed = ApiError("internal_error", "the ingress failed", status=500, retryable=True)
+    return error_response(failed, request_id(request.scope["headers"]))

@@ -1,7 +1,7 @@
 """The OpenAI routes: the router picks the tier, vLLM's own OpenAI layer in the replica answers.
 
-Of the body only `model` and `spec` (ours) are rewritten; everything else (tools, logprobs, stop, usage, structured
-output) goes through.
+Of the checked body (`openai_body.py`) only `model` and `spec` (ours) are rewritten; everything else (tools, logprobs,
+stop, usage, structured output) goes through.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from serve_app.speculation.wish import SpeculationWish
 from serve_app.sse_response import ClosingStream
 
 AUTO = "auto"
+MODELS = (AUTO, *TIER_NAMES)
 # Set anew for every hop; the rest of the engine's response headers go to the client.
 _HOP_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 
@@ -53,14 +54,12 @@ class Choice:
     speculation: SpeculationWish
 
 
-def choose(body: Any, config: AppConfig, observation: Observation) -> Choice:
+def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> Choice:
     """The tier, and how its engine shall speculate.
 
     Raises:
-        ApiError: no such model, a wrong `spec`, or the body is not an object.
+        ApiError: no such model, or a wrong `spec`.
     """
-    if not isinstance(body, dict):
-        raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
     tier = _able(pick_tier(body, config, observation), body, config, observation)
     try:
         wish = SpecWish.model_validate(body.get(SPEC) or {})
@@ -69,7 +68,7 @@ def choose(body: Any, config: AppConfig, observation: Observation) -> Choice:
         raise ApiError("invalid_request", problems, status=422) from error
     state = observation.tier(tier)
     step = config.step(tier, state.active_step)
-    family = classify_prompt(_prompt_text(body)[: config.limits.max_prompt_chars]).category
+    family = classify_prompt(_prompt_text(body)).category
     spec = spec_plan(step.speculation, wish, state.recent_by_family.get(family, NO_RUNS))
     return Choice(tier, speculation_wish(spec, family))
 
@@ -78,20 +77,20 @@ def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observati
     """The tier that `model` names; for `auto`, the router's choice for the prompt.
 
     Raises:
-        ApiError: no such model, or the prompt is too long.
+        ApiError: no such model.
     """
     model = body.get("model", AUTO)
     for name in TIER_NAMES:
         if model == name:
             return name
     if model != AUTO:
-        message = f"model: got {model!r}, allowed are {AUTO}, {', '.join(TIER_NAMES)}"
-        raise bad_request(message, code="model_not_found", status=404)
-    text = _prompt_text(body) or " "
-    if len(text) > config.limits.max_prompt_chars:
-        message = f"prompt: has {len(text)} characters, allowed are max_prompt_chars = {config.limits.max_prompt_chars}"
-        raise bad_request(message, code="prompt_too_long")
-    return plan(InferenceRequest(prompt=text), observation, config).tier
+        raise model_not_found(model)
+    return plan(InferenceRequest(prompt=_prompt_text(body) or " "), observation, config).tier
+
+
+def model_not_found(model: str) -> ApiError:
+    """There is no such model."""
+    return bad_request(f"model: got {model!r}, allowed are {', '.join(MODELS)}", code="model_not_found", status=404)
 
 
 def _able(tier: TierName, body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:
@@ -130,10 +129,8 @@ def _prompt_text(body: Mapping[str, Any]) -> str:
 
 def engine_call(request: Request, body: Mapping[str, Any], choice: Choice, request_id: str) -> HttpCall:
     """The request for the tier's engine: `spec` is not vLLM's, and becomes extra sampling arguments."""
-    given = body.get("vllm_xargs") or {}
-    arguments = {**given, **choice.speculation.to_arguments()} if isinstance(given, dict) else given
     rest = {key: value for key, value in body.items() if key != SPEC}
-    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": arguments})
+    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": choice.speculation.to_arguments()})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(raw)).encode()),
@@ -177,6 +174,9 @@ class OpenAIExchange:
                 return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"), self.inbox.aclose)
             headers = [pair for pair in start.headers if pair[0].lower() not in _HOP_HEADERS]
             extra = self._headers(None)
+            if start.status == 503:
+                extra |= {"retry-after": str(self.config.limits.retry_after_s)}
+                headers = [pair for pair in headers if pair[0].lower() != b"retry-after"]
             raw = headers + [(key.encode(), value.encode()) for key, value in extra.items()]
             return ClosingStream(self._body(), start.status, raw, self.inbox.aclose)
         except BaseException:

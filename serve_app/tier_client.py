@@ -12,10 +12,11 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
 from router.tiers import TierName
+from serve_app.admission import Admission
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import GenerationRequest
-from serve_app.errors import ApiError, Failure, overloaded
+from serve_app.errors import ApiError, Failure
 from serve_app.inbox import Inbox
 from serve_app.pool_view import PoolView
 from serve_app.token_channel import Inbound, Item, TokenChannel
@@ -28,7 +29,7 @@ class TierClient:
         handles: one deployment handle per tier.
         channel: where replicas send items.
         pool: knows why a tier cannot start.
-        retry_after_s: `Retry-After` of refusals, s.
+        admission: refuses what a tier has no room for, before it is sent.
     """
 
     def __init__(
@@ -36,23 +37,28 @@ class TierClient:
         handles: Mapping[TierName, DeploymentHandle],
         channel: TokenChannel,
         pool: PoolView,
-        retry_after_s: int,
+        admission: Admission,
     ) -> None:
         self._handles = handles
         self._channel = channel
         self._pool = pool
-        self._retry_after_s = retry_after_s
+        self._admission = admission
 
     def generate(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
         """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
         return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
 
-    def openai(self, tier: TierName, call: HttpCall) -> Inbox[ResponseStart | bytes | Failure]:
-        """Items of `EngineDeployment.openai`; ends as `generate`."""
-        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call))
+    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> Inbox[ResponseStart | bytes | Failure]:
+        """Items of `EngineDeployment.openai`, for a request of so many sequences; ends as `generate`."""
+        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call, sequences))
 
-    def _ask(self, tier: TierName, method: str, argument: object) -> Inbox[Item]:
+    def _ask(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> Inbox[Item]:
         inbound = self._channel.open()
+        try:
+            inbound.on_end(self._admission.take(tier, sequences))
+        except ApiError as full:
+            inbound.end(full)
+            return inbound
         response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, inbound.reply_to)
         watching = asyncio.ensure_future(self._watch(tier, response, inbound))
 
@@ -76,7 +82,7 @@ class TierClient:
             if failure is not None:
                 inbound.end(failure.as_api_error())
         except BackPressureError:
-            inbound.end(overloaded(f"tier {tier} has too many requests waiting", self._retry_after_s))
+            inbound.end(self._admission.full(tier))
         except DeploymentUnavailableError:
             inbound.end(self._pool.unavailable(tier))
         except (RayError, RayServeException, RpcError):

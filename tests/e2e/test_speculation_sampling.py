@@ -62,13 +62,11 @@ def engines(vllm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> I
         "ngram": Speculation(method="ngram", k_max=K_MAX),
         "draft_model": Speculation(method="draft_model", draft="draft", k_max=K_MAX),
     }
+    # All samples are asked at once.
+    tier = load_profile("local").tiers["eco"].model_copy(update={"max_ongoing_requests": SAMPLES})
     with ExitStack() as stack:
         started = {
-            method: stack.enter_context(
-                engine_process(
-                    tiny_step(speculation), load_profile("local").tiers["eco"], models, folder / f"{method}.log"
-                )
-            )
+            method: stack.enter_context(engine_process(tiny_step(speculation), tier, models, folder / f"{method}.log"))
             for method, speculation in speculations.items()
         }
         yield started

@@ -149,6 +149,10 @@ def test_unknown_paths_and_methods_get_json_errors_too(api: Api) -> None:
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 
 
+def test_stop_may_be_one_string(api: Api) -> None:
+    assert api.infer(prompt="x stub:tokens=2", stop="END", **HOT).kinds[-1] == "done"
+
+
 def test_bodies_and_prompts_over_the_limits_are_refused(tight: Api) -> None:
     large = tight.post("/api/inference", {"prompt": "x" * 3000})
     long = tight.post("/api/inference", {"prompt": "x" * 600})
@@ -160,8 +164,7 @@ def test_bodies_and_prompts_over_the_limits_are_refused(tight: Api) -> None:
 
 
 def test_a_tier_that_is_full_answers_503_with_retry_after(tight: Api) -> None:
-    # One request runs, one waits at each of the two ingress replicas, and one more may have been sent to the replica by
-    # both at once and come back; of eight, at least four find no place.
+    # Each of the two ingress replicas has room for one that runs and one that waits; of eight, at least four find none.
     body = {"prompt": "x stub:rate=20 stub:tokens=40", **HOT}
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         responses = list(pool.map(lambda _: tight.post("/api/inference", body), range(8)))

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.support.api import Api
+from tests.support.api import Api, Json
 
 
 @pytest.fixture
@@ -67,3 +67,47 @@ def test_a_stream_to_a_cold_tier_pings_until_it_answers(broken: Api) -> None:
     assert raw.startswith(b": ping\n\n")
     assert raw.count(b"[DONE]") == 1
     assert raw.endswith(b"data: [DONE]\n\n")
+
+
+def test_stream_as_a_word_is_refused_and_not_half_obeyed(api: Api) -> None:
+    for value in ("false", "0", "no", "off", 1, 0):
+        body = {"model": "eco", "messages": [{"role": "user", "content": "stub:tokens=2"}], "stream": value}
+        response = api.post("/v1/chat/completions", body)
+        assert response.status_code == 400
+        assert response.json()["error"]["message"].startswith("stream: must be true or false, got ")
+
+
+def test_model_null_is_auto(api: Api) -> None:
+    response = api.post("/v1/chat/completions", {"model": None, "messages": [{"role": "user", "content": "Hi"}]})
+
+    assert response.status_code == 200
+    assert response.headers["x-power-lever-tier"] == "eco"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/completions", {"prompt": ["x"] * 1024, "n": 16384}, "max_sequences = 64"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 65}, "max_sequences = 64"),
+        ("/v1/completions", {"prompt": "x", "priority": -1}, "priority: unknown field"),
+        ("/v1/completions", {"prompt": "x", "kv_transfer_params": {}}, "kv_transfer_params: unknown field"),
+        ("/v1/completions", {"prompt": "x", "repetition_detection": {}}, "repetition_detection: unknown field"),
+        ("/v1/completions", {"prompt": "x", "vllm_xargs": {"speculation_other": 1}}, "vllm_xargs: "),
+        ("/v1/completions", {"prompt": "x", "max_token": 1}, "max_token: unknown field"),
+        ("/v1/completions", {"prompt": "x" * 200_001}, "max_prompt_chars = 200000"),
+        ("/v1/completions", {"prompt": [5] * 200_001}, "max_prompt_chars = 200000"),
+    ],
+)
+@pytest.mark.parametrize("model", ["auto", "eco"])
+def test_what_may_harm_others_is_refused_by_name(api: Api, path: str, body: Json, words: str, model: str) -> None:
+    response = api.post(path, {"model": model, **body})
+
+    assert response.status_code == 400
+    assert words in response.json()["error"]["message"]
+
+
+def test_the_longest_prompt_counts_the_whole_conversation(tight: Api) -> None:
+    turns = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y" * 100}] * 3
+    for model in ("auto", "eco"):
+        response = tight.post("/v1/chat/completions", {"model": model, "messages": turns})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "prompt_too_long")

@@ -58,6 +58,11 @@ class Api:
         content = body if isinstance(body, (str, bytes)) else json.dumps(body)
         return self._http.post(path, content=content, headers={"content-type": "application/json"})
 
+    def send(self, method: str, path: str, content: bytes = b"", **headers: str) -> httpx.Response:
+        """Any request; `_` in a header's name stands for `-`."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._http.request(method, path, content=content, headers=given)
+
     @contextmanager
     def stream(self, path: str, body: Json) -> Iterator[httpx.Response]:
         """A response under way; leaving the block closes the connection as a client that goes away does."""

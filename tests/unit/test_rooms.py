@@ -71,6 +71,7 @@ def test_only_the_engine_and_what_it_puts_into_vllm_import_vllm() -> None:
         "serve_app.engine.composite_drafts",
         "serve_app.engine.cpu_worker",
         "serve_app.engine.depth_scheduler",
+        "serve_app.engine.grammar_errors",
         "serve_app.engine.vllm_engine",
     ]
 

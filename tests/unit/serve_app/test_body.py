@@ -14,6 +14,7 @@ from serve_app.config import AppConfig, Limits
 from serve_app.errors import ApiError
 from tests.support.app_config import app_config
 
+JSON = [(b"content-type", b"application/json")]
 LIMITS = Limits(max_body_bytes=1024, max_prompt_chars=20)
 
 
@@ -23,7 +24,7 @@ def request(*chunks: bytes) -> Request:
     async def receive() -> Message:
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+    return Request({"type": "http", "method": "POST", "headers": JSON}, receive)
 
 
 CONFIG = app_config(limits=LIMITS.model_dump())
@@ -59,7 +60,7 @@ async def test_a_body_that_stands_still_is_a_408_after_30_s() -> None:
 
     began_s = loop.time()
     with pytest.raises(ApiError, match="did not come within 30 s") as error:
-        await read_json(Request({"type": "http", "method": "POST", "headers": []}, receive), LIMITS)
+        await read_json(Request({"type": "http", "method": "POST", "headers": JSON}, receive), LIMITS)
     assert (error.value.status, error.value.code) == (408, "body_timeout")
     assert loop.time() - began_s == pytest.approx(30)
 
@@ -74,7 +75,7 @@ async def test_reading_stops_at_the_limit() -> None:
         return {"type": "http.request", "body": chunks.pop(), "more_body": True}
 
     with pytest.raises(ApiError, match="body"):
-        await read_json(Request({"type": "http", "method": "POST", "headers": []}, receive), LIMITS)
+        await read_json(Request({"type": "http", "method": "POST", "headers": JSON}, receive), LIMITS)
     assert seen == 2
 
 
@@ -131,3 +132,76 @@ def test_a_request_may_ask_for_the_stub_engine_only_where_the_operator_allows_it
     assert "allow_mock: true" in error.message
     for config in (app_config(allow_mock=True), app_config(inference_mode="mock")):
         assert parse_inference({"prompt": "Hi", "mock": True}, config).mock is True
+
+
+@pytest.mark.parametrize("value", [b"application/json", b"Application/JSON; charset=utf-8", b"application/json;x=y"])
+async def test_json_may_be_called_so_with_parameters(value: bytes) -> None:
+    whole = Request({"type": "http", "method": "POST", "headers": [(b"content-type", value)]}, request(b"{}").receive)
+    assert await read_json(whole, LIMITS) == {}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"content-type", b"text/plain")],
+        [(b"content-type", b"application/x-www-form-urlencoded")],
+        [(b"content-type", b"multipart/form-data; boundary=application/json")],
+        [(b"content-type", b"text/plain; application/json")],
+        [(b"content-type", b"application/jsonp")],
+    ],
+)
+async def test_what_a_web_page_may_send_without_a_preflight_is_not_read_as_json(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    simple = Request({"type": "http", "method": "POST", "headers": headers}, request(b"{}").receive)
+    with pytest.raises(ApiError, match="must be application/json") as error:
+        await read_json(simple, LIMITS)
+    assert (error.value.status, error.value.code) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(("opened", "closed"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+@pytest.mark.parametrize("levels", [66, 250, 255, 500, 1020, 1030, 5000])
+async def test_a_body_nested_too_deeply_is_a_400_before_anything_recurses(
+    opened: bytes, closed: bytes, levels: int
+) -> None:
+    times = levels // (opened.count(b"[") + opened.count(b"{"))
+    raw = opened * times + b"1" + closed * times
+    with pytest.raises(ApiError) as error:
+        await read_json(request(raw), Limits())
+    assert (error.value.status, error.value.code) in {(400, "too_deep"), (400, "not_json")}
+
+
+async def test_as_many_levels_as_allowed_are_read_however_many_objects_stand_side_by_side() -> None:
+    raw = b"[" + b",".join([b"[" * 63 + b"1" + b"]" * 63] * 3) + b"]"
+    assert len(await read_json(request(raw), Limits())) == 3
+    with pytest.raises(ApiError, match="more than 64 levels"):
+        await read_json(request(b"[" + raw + b"]"), Limits())
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": "a", "stop": 3}, "stop: Input should be a list, got 3"),
+        ({"prompt": "a", "stop": [None]}, "stop.0: Input should be a valid string, got null"),
+        ({"prompt": "a", "stop": ["x"] * 17}, "stop: Should have at most 16 entries, got"),
+        ({"prompt": "a", "stop": [""]}, "stop.0: String should have at least 1 character, got ''"),
+        ({"messages": []}, "messages: Should have at least 1 entries, got []"),
+        ({"messages": "Hi"}, "messages: Input should be a list, got 'Hi'"),
+        ({"messages": ["Hi"]}, "messages.0: Input should be an object, got 'Hi'"),
+        ({"prompt": None, "messages": None}, "give exactly one of"),
+        ({"prompt": "a", "mode": None}, "mode: Input should be 'auto' or 'manual', got null"),
+        ({"prompt": "a", "spec": {"k": -1}}, "spec.k: Input should be greater than or equal to 0, got -1"),
+        ({"prompt": "a", "mock": None}, "mock: Input should be a valid boolean, got null"),
+    ],
+)
+def test_no_message_speaks_python(body: Any, message: str) -> None:
+    said = refusal(body).message
+    assert message in said
+    for word in ("tuple", "Tuple", "None", "True", "False", "dict", "constrained", "literal"):
+        assert word not in said
+
+
+def test_stop_may_be_one_string_as_in_openais_api() -> None:
+    for given in ("END", ["END"]):
+        assert parse_inference({"prompt": "a", "stop": given}, CONFIG).stop == ("END",)

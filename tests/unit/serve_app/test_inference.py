@@ -19,7 +19,7 @@ from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.errors import ApiError, Failure, overloaded
 from serve_app.events import token_events
-from serve_app.inbox import ReadAhead
+from serve_app.inbox import Inbox, ReadAhead
 from serve_app.inference import InferenceStream, generation_request
 from serve_app.sse_response import ClosingStream
 from sustainability.factors import load_factors
@@ -214,6 +214,15 @@ async def test_a_refusal_before_the_response_raises_and_closes_the_engines_strea
     assert error.value.status == status
     assert error.value.retry_after_s == (7 if status == 503 else None)
     assert case.script.closed
+
+
+async def test_a_cold_tier_that_is_full_refuses_before_the_response() -> None:
+    stream = Case(WHOLE, TierState(starting=1)).stream()
+    full: Inbox[StreamItem] = Inbox()
+    full.end(overloaded("tier eco has too many requests waiting", 7))
+    stream.inbox = full
+    with pytest.raises(ApiError, match="too many requests waiting"):
+        await stream.admit()
 
 
 async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> None:

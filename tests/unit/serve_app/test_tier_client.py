@@ -12,19 +12,21 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 
 from router.observation import TierState
+from serve_app.admission import Admission
 from serve_app.engine.asgi_call import HttpCall, ResponseStart
 from serve_app.engine.interface import Admitted
 from serve_app.errors import ApiError, Failure
 from serve_app.inbox import TICK, Inbox
 from serve_app.tier_client import TierClient
 from serve_app.token_channel import Item, ReplyTo, TokenChannel, send_items
-from tests.support.app_config import FixedPool
+from tests.support.app_config import FixedPool, app_config
 from tests.support.real_loops import REAL_LOOPS
 from tests.support.requests import generation
 from tests.support.streams import Script, Wait
 
 pytestmark = REAL_LOOPS
 
+TIERS = app_config(tiers={"eco": {"max_ongoing_requests": 2, "max_queued_requests": 3}}).tiers
 PATIENCE_S = 20.0
 """Nothing here takes that long: a test that waits so long has failed."""
 FOR_EVER = Wait(3600)
@@ -114,7 +116,8 @@ async def channel() -> AsyncIterator[TokenChannel]:
 
 def client(channel: TokenChannel, tier: Tier, state: TierState | None = None) -> TierClient:
     handles: dict[Any, Any] = {"eco": tier}
-    return TierClient(handles, channel, FixedPool({"eco": state or TierState()}), retry_after_s=7)
+    pool = FixedPool({"eco": state or TierState()})
+    return TierClient(handles, channel, pool, Admission(TIERS, pool, retry_after_s=7))
 
 
 async def rest(inbox: Inbox[Any]) -> list[object]:
@@ -141,7 +144,7 @@ async def test_a_request_for_generation_gets_the_replicas_items_as_they_are(chan
 async def test_a_request_for_openai_gets_the_replicas_items_as_they_are(channel: TokenChannel) -> None:
     start = ResponseStart(200, [(b"content-type", b"application/json")])
     tier, script = sends(start, b"{}")
-    assert await rest(client(channel, tier).openai("eco", CALL)) == [start, b"{}"]
+    assert await rest(client(channel, tier).openai("eco", CALL, 1)) == [start, b"{}"]
     assert tier.asked == [("openai", CALL)]
     assert script.closed
 
@@ -296,3 +299,62 @@ async def test_a_failure_of_the_engine_is_an_item_like_others(channel: TokenChan
     failure = Failure("engine_failed", "out of memory", 500, True)
     tier, _ = sends(ADMITTED, failure)
     assert await rest(client(channel, tier).generate("eco", generation())) == [ADMITTED, failure]
+
+
+async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenChannel) -> None:
+    # Two replicas of two places, and three that may wait.
+    tier, _ = sends(ADMITTED, FOR_EVER)
+    tiers = client(channel, tier, TierState(running=2))
+    inboxes = [tiers.generate("eco", generation()) for _ in range(50)]
+
+    assert len(tier.asked) == 7
+    for full in inboxes[7:]:
+        error = await error_of(full)
+        assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
+    for inbox in inboxes:
+        await inbox.aclose()
+
+
+async def test_a_request_of_many_sequences_takes_as_many_places(channel: TokenChannel) -> None:
+    tier, _ = sends(ADMITTED, FOR_EVER)
+    tiers = client(channel, tier, TierState(running=2))
+    first = tiers.openai("eco", CALL, 5)
+    full, second = tiers.openai("eco", CALL, 3), tiers.openai("eco", CALL, 2)
+    assert (await error_of(full)).code == "overloaded"
+    assert len(tier.asked) == 2
+    await first.aclose()
+    third = tiers.openai("eco", CALL, 5)
+    assert len(tier.asked) == 3
+    for inbox in (second, third):
+        await inbox.aclose()
+
+
+@pytest.mark.parametrize("way", ["whole", "failed", "lost", "left"])
+async def test_a_place_is_free_again_however_the_request_ends(channel: TokenChannel, way: str) -> None:
+    tier = {
+        "whole": sends(ADMITTED)[0],
+        "failed": says(BackPressureError(1, 1)),
+        "lost": says(LOST),
+        "left": sends(ADMITTED, FOR_EVER)[0],
+    }[way]
+    tiers = client(channel, tier)
+    for _ in range(5):
+        inbox: Inbox[Any] = tiers.openai("eco", CALL, 3)
+        if way == "whole":
+            assert await rest(inbox) == [ADMITTED]
+        elif way == "left":
+            assert await inbox.get(PATIENCE_S) == ADMITTED
+        else:
+            await error_of(inbox)
+        await inbox.aclose()
+        await inbox.aclose()
+    assert len(tier.asked) == 5
+
+
+async def test_an_idle_tier_takes_a_request_that_is_larger_than_its_room(channel: TokenChannel) -> None:
+    tier, _ = sends(ADMITTED, FOR_EVER)
+    tiers = client(channel, tier)
+    large = tiers.openai("eco", CALL, 60)
+    assert len(tier.asked) == 1
+    assert (await error_of(tiers.openai("eco", CALL, 1))).code == "overloaded"
+    await large.aclose()
