@@ -1,6 +1,7 @@
-"""Benchmark clients run unmodified against the application; what GuideLLM and AIPerf send is in `test_openai_body.py`.
+"""Benchmark clients run unmodified against the application.
 
-Both of them want a PyTorch and half a gigabyte and more of their own, so they are not installed here.
+GuideLLM 0.8.1 (over 6 GB with its own PyTorch) and AIPerf 0.13 (1.2 GB) are not installed here; what they send is in
+`tests/unit/serve_app/test_openai_body.py`.
 """
 
 from __future__ import annotations
