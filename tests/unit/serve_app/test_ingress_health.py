@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import serve
 from ray.exceptions import ActorUnavailableError
 from starlette.requests import Request
 
@@ -16,6 +18,13 @@ from serve_app.ingress import Ingress
 from tests.support.app_config import app_config
 
 REQUEST = Request({"type": "http", "method": "GET", "path": "/healthz", "headers": []})
+
+
+@pytest.fixture(autouse=True)
+def replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Serve tells a replica of itself."""
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
 
 
 class Pool:
