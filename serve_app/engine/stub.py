@@ -191,25 +191,34 @@ class StubEngine:
         if ("messages" if chat else "prompt") not in body:
             return JSONResponse({"error": {"message": "no messages, no prompt", "type": "BadRequestError"}}, 400)
         raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
-        messages = tuple(Message.model_validate(message) for message in raw)
-        request = plain_request(http.headers.get("x-request-id", "stub"), messages, int(body.get("max_tokens") or 64))
+        messages = tuple(Message.model_validate({**message, "content": _text(message["content"])}) for message in raw)
+        limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 64)
+        request = plain_request(http.headers.get("x-request-id", "stub"), messages, limit)
         if body.get("stream"):
-            return StreamingResponse(self._openai_chunks(request, body["model"], chat), media_type="text/event-stream")
-        texts, finish = [], ""
+            usage = bool((body.get("stream_options") or {}).get("include_usage"))
+            chunks = self._openai_chunks(request, body["model"], chat, usage)
+            return StreamingResponse(chunks, media_type="text/event-stream")
+        texts, finish, used = [], "", {}
         async for item in self.generate(request):
             if isinstance(item, list):
                 texts += [token.text for token in item]
             elif isinstance(item, Finished):
-                finish = item.finish_reason
-        return JSONResponse(_openai_body(request.request_id, body["model"], chat, "".join(texts), finish, stream=False))
+                finish, used = item.finish_reason, _usage(item)
+        answer = _openai_body(request.request_id, body["model"], chat, "".join(texts), finish, stream=False)
+        return JSONResponse(answer | {"usage": used})
 
-    async def _openai_chunks(self, request: GenerationRequest, model: str, chat: bool) -> AsyncIterator[bytes]:
+    async def _openai_chunks(
+        self, request: GenerationRequest, model: str, chat: bool, usage: bool
+    ) -> AsyncIterator[bytes]:
         async for item in self.generate(request):
             if isinstance(item, list):
                 for token in item:
                     yield _chunk(_openai_body(request.request_id, model, chat, token.text, None, stream=True))
             elif isinstance(item, Finished):
-                yield _chunk(_openai_body(request.request_id, model, chat, "", item.finish_reason, stream=True))
+                last = _openai_body(request.request_id, model, chat, "", item.finish_reason, stream=True)
+                yield _chunk(last)
+                if usage:
+                    yield _chunk(last | {"choices": [], "usage": _usage(item)})
         yield b"data: [DONE]\n\n"
 
     async def check_health(self) -> None:
@@ -261,12 +270,24 @@ def _steps(text: str, total: int, spec: SpecPlan, logprobs: bool) -> list[tuple[
     return steps
 
 
-def _openai_body(request_id: str, model: str, chat: bool, text: str, finish: str | None, stream: bool) -> object:
+def _openai_body(
+    request_id: str, model: str, chat: bool, text: str, finish: str | None, stream: bool
+) -> dict[str, object]:
     part = {"role": "assistant", "content": text}
     choice: dict[str, object] = {"index": 0, "finish_reason": finish}
     choice |= {("delta" if stream else "message"): part} if chat else {"text": text}
     kind = ("chat.completion" + (".chunk" if stream else "")) if chat else "text_completion"
     return {"id": request_id, "object": kind, "created": 0, "model": model, "choices": [choice]}
+
+
+def _usage(finished: Finished) -> dict[str, int]:
+    prompt, completion = finished.prompt_tokens, finished.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _text(content: str | list[dict[str, str]]) -> str:
+    """The content of a message, which may be a list of parts."""
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _chunk(body: object) -> bytes:

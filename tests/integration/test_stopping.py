@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: what is open is finished, what is new is refused, and nothing is left; a second signal ends all.
 
-Each test has an instance of its own, as it ends it. Limits on times leave room for a busy machine: idle, an instance is
-gone within 5 s.
+Each test has an instance of its own, as it ends it. Limits on times leave room for a busy machine: on 2 cores that
+others used too, an instance was gone 5.3 s after its last stream.
 """
 
 from __future__ import annotations

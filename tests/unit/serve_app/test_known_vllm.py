@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 
-from serve_app.engine.known_vllm import NEEDED, UnknownVllmError, check_interface
+from serve_app.engine.known_vllm import NEEDED, UnknownVllmError, check_interface, installed_version
 
 WHOLE = type("Scheduler", (), {name: lambda self: None for name in NEEDED})
 
@@ -41,3 +43,12 @@ def test_missing_methods_are_named_also_on_a_known_version(version: str) -> None
     partly = type("Scheduler", (), {name: lambda self: None for name in NEEDED if not name.startswith("_")})
     with pytest.raises(UnknownVllmError, match=r"its scheduler lacks _update_after_schedule, _free_request$"):
         check_interface(version, partly, v2_runner=False)
+
+
+def test_a_node_without_vllm_tells_the_version_that_replicas_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    assert installed_version().startswith("0.32.")
+    monkeypatch.setattr(metadata, "version", version)
+    assert installed_version() == "0.32.x"

@@ -234,3 +234,51 @@ def test_every_field_of_openais_sdk_is_either_taken_or_known_not_to_be(params: t
         with pytest.raises(ApiError) as error:
             parse_openai({name: of_no_fields_type}, chat=is_chat, limits=LIMITS)
         assert ("unknown field" in error.value.message) == (name in NOT_TAKEN), name
+
+
+VLLM_BENCH = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+GUIDELLM = {
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    "ignore_eos": True,
+}
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan prepare dinner"}]}]
+
+
+# Bodies as they came from the clients (2026-11-29), with shorter prompts.
+@pytest.mark.parametrize(
+    ("body", "is_chat"),
+    [
+        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **VLLM_BENCH}, True, id="vllm"),
+        pytest.param(
+            {
+                "model": "eco",
+                "prompt": " Infrared Treating cartsLeans",
+                "repetition_penalty": 1.0,
+                "max_tokens": 8,
+                "logprobs": None,
+                **VLLM_BENCH,
+            },
+            False,
+            id="vllm-completions",
+        ),
+        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **GUIDELLM}, True, id="guidellm"),
+        pytest.param(
+            {"model": "eco", "prompt": "Yes way plan", "max_tokens": 8, **GUIDELLM}, False, id="guidellm-completions"
+        ),
+        pytest.param(
+            {
+                "model": "eco",
+                "messages": [{"role": "user", "content": " sister I may go look"}],
+                "stream": True,
+                "max_completion_tokens": 8,
+                "stream_options": {"include_usage": True},
+            },
+            True,
+            id="aiperf",
+        ),
+    ],
+)
+def test_what_benchmark_clients_sent_goes_through_as_it_is(body: dict[str, Any], is_chat: bool) -> None:
+    given = {key: value for key, value in body.items() if value is not None}
+    assert parse_openai(body, chat=is_chat, limits=LIMITS).fields == given

@@ -70,3 +70,13 @@ async def test_max_tokens_is_kept(client: httpx.AsyncClient) -> None:
     body = (await client.post("/v1/completions", json=COMPLETION | {"max_tokens": 4})).json()
     assert body["choices"][0]["finish_reason"] == "length"
     assert len(await stream(client, "/v1/completions", COMPLETION | {"max_tokens": 4})) == 4 + 1
+
+
+async def test_benchmark_clients_get_the_length_that_they_ask_for_and_its_usage(client: httpx.AsyncClient) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "three words here"}]}]
+    body = {"model": "eco", "messages": parts, "max_completion_tokens": 4, "stream_options": {"include_usage": True}}
+    *_, last = await stream(client, "/v1/chat/completions", body)
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+    whole = (await client.post("/v1/chat/completions", json=body | {"stream_options": None})).json()
+    assert whole["usage"] == last["usage"]

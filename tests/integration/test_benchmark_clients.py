@@ -1,0 +1,66 @@
+"""Benchmark clients run unmodified against the application.
+
+GuideLLM 0.8.1 (over 6 GB with its own PyTorch) and AIPerf 0.13 (1.2 GB) are not installed here; what they send is in
+`tests/unit/serve_app/test_openai_body.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bench.servers import Server
+from cluster.weights import missing_reason, models_dir
+from cluster.weights.folder import model_path
+from tests.support.api import Api
+
+TOKENIZER = "smollm2-135m-instruct"
+# The command `vllm bench serve` fails under the CPU build; this is what it runs.
+COMMAND = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+
+
+@pytest.mark.parametrize(("backend", "path"), [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")])
+def test_vllm_bench_serve_gets_every_answer(backend: str, path: str, server: Server, api: Api, tmp_path: Path) -> None:
+    if find_spec("vllm") is None:
+        pytest.skip("needs vLLM: pip install --no-deps -r requirements/cpu.txt")
+    if reason := missing_reason(models_dir({}), TOKENIZER):
+        pytest.skip(reason)
+    options = {
+        "backend": backend,
+        "base-url": api.base_url,
+        "endpoint": path,
+        "model": "eco",
+        "tokenizer": str(model_path(models_dir({}), TOKENIZER)),
+        "dataset-name": "random",
+        "random-input-len": "16",
+        "random-output-len": "8",
+        "num-prompts": "4",
+        "result-dir": str(tmp_path),
+        "result-filename": "result.json",
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    ran = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments, "--save-result"],
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["completed"], result["failed"]) == (4, 0)
+    assert result["total_output_tokens"] == 4 * 8
+    assert result["mean_ttft_ms"] > 0
