@@ -1,0 +1,40 @@
+"""The pool dies: requests go on, Serve starts it again, and every ingress replica's view is fresh within seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from bench.servers import Server
+from tests.support.api import Api
+
+ASKED = {"prompt": "What is the capital of France? stub:tokens=5", "mode": "manual", "power": 10}
+LOOKS = 20
+"""So many answers in a row come from both ingress replicas, but for one time in 500,000."""
+
+
+def pool_processes(server: Server) -> set[int]:
+    """Of the application with two ingress replicas."""
+    return {p.pid for p in server.processes() if p.command().startswith("ray::ServeReplica:power-lever-tight:pool")}
+
+
+def runs_seen(api: Api) -> set[float]:
+    """How many past runs of the eco tier the ingress replicas know of."""
+    return {api.tier("eco")["recent"]["runs"] for _ in range(LOOKS)}
+
+
+def test_a_pool_that_is_killed_comes_back_and_is_heard_without_what_it_had_learned(tight: Api, server: Server) -> None:
+    for _ in range(3):
+        assert tight.infer(**ASKED).kinds[-1] == "done"
+    tight.wait_for(lambda api: min(runs_seen(api)) > 2.5, timeout_s=15)
+    [pool] = pool_processes(server)
+
+    os.kill(pool, signal.SIGKILL)
+    # For an answer nobody needs it. That this one ran is reported when it is back.
+    assert tight.infer(**ASKED).kinds[-1] == "done"
+    assert tight.get("/healthz").status_code == 200
+    tight.wait_for(lambda _: len(pool_processes(server) - {pool}) == 1, timeout_s=90)
+
+    tight.wait_for(lambda api: all(0.9 < runs < 1.5 for runs in runs_seen(api)), timeout_s=20)
+    assert tight.tier("eco")["replicas"]["running"] == 1
+    tight.wait_for(lambda api: all(api.get("/healthz").json() == {"status": "ok"} for _ in range(LOOKS)), timeout_s=15)
