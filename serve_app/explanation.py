@@ -11,6 +11,7 @@ from router.agent_report import AgentReport, Fallback
 from router.agent_settings import AgentSettings
 from router.metering import Meter
 from router.plan import Clock
+from serve_app.ending import end
 
 Tell = Callable[[Meter], Awaitable[str | Fallback]]
 """Gives the text, or why there is none; counts what it uses."""
@@ -72,8 +73,7 @@ class Explanation:
     async def aclose(self) -> None:
         """Cancel what is under way, and wait until it has let go."""
         if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
+            await end(self._telling)
 
     def _told(self, ending: str | Fallback) -> Told:
         self._taken = True

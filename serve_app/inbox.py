@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final, Generic, TypeVar
 
+from serve_app.ending import end
+
 ItemT = TypeVar("ItemT")
 
 _MOST_WAITING: Final = 256
@@ -104,9 +106,10 @@ class ReadAhead(Inbox[ItemT]):
     async def aclose(self) -> None:
         """Stop reading and close the generator."""
         self.end()
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-        await self._stream.aclose()
+        try:
+            await end(self._reading)
+        finally:
+            await self._stream.aclose()
 
     async def _read(self) -> None:
         async for item in self._stream:

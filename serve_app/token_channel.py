@@ -23,6 +23,7 @@ from typing import Final, cast
 import msgspec
 
 from cluster.supervised import Supervised
+from serve_app.ending import end
 from serve_app.engine.asgi_call import ResponseStart
 from serve_app.engine.interface import Admitted, Finished
 from serve_app.errors import ApiError, Failure
@@ -81,10 +82,10 @@ async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Fa
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             whole = sending.done() and sending.result()
         finally:
-            sending.cancel()
-            leaving.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
-            writer.close()
+            try:
+                await end(sending, leaving)
+            finally:
+                writer.close()
     return None if whole else Failure("replica_lost", "the token channel broke", status=503, retryable=True)
 
 

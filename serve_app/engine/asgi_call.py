@@ -10,6 +10,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
+from serve_app.ending import end
+
 logger = logging.getLogger("ray.serve")
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -91,12 +93,13 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
     finally:
         left.set()
         # Not cancelled at once: vLLM runs a handler in a task of its own, which only the disconnect message ends.
-        await asyncio.wait({task}, timeout=_LEAVE_S)
-        task.cancel()
-        [end] = await asyncio.gather(task, return_exceptions=True)
-        if outbox.done and isinstance(end, Exception):
+        try:
+            await asyncio.wait({task}, timeout=_LEAVE_S)
+        finally:
+            await end(task)
+        if outbox.done and not task.cancelled() and (error := task.exception()) is not None:
             # Starlette raises what it has answered with a 500, for its server to log.
-            logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=end)
+            logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=error)
 
 
 def _scope(call: HttpCall) -> dict[str, Any]:

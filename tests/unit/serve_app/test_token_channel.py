@@ -470,6 +470,36 @@ async def test_cancelling_the_replica_closes_its_stream(channel: TokenChannel, b
     await assert_lost(inbox)
 
 
+async def test_cancelling_a_replica_again_and_again_does_not_cut_the_closing_of_its_stream_short(
+    channel: TokenChannel,
+) -> None:
+    # Seen under load: the connection was cut, then Serve cancelled the call while the engine's request was being
+    # taken back; one of a hundred went on for nobody.
+    closing, let_go, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stream() -> AsyncGenerator[Item, None]:
+        try:
+            yield ADMITTED
+            await asyncio.Event().wait()
+        finally:
+            closing.set()
+            await let_go.wait()
+            closed.set()
+
+    inbox = channel.open()
+    replica = asyncio.ensure_future(send_items(inbox.reply_to, stream()))
+    assert await got(inbox, 1) == [ADMITTED]
+    await inbox.aclose()
+    await closing.wait()
+    for _ in range(3):
+        replica.cancel()
+        await asyncio.sleep(0)
+    let_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await replica
+    assert closed.is_set()
+
+
 async def test_cancelling_a_replica_that_was_told_to_wait_closes_its_stream(channel: TokenChannel) -> None:
     inbox = channel.open()
     replica = counting(inbox.reply_to, 50_000, 2000)
