@@ -64,13 +64,20 @@ $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip
 	$(PIP_INSTALL) --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed
+$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed $(VENV)/guidellm/.installed
 	$(PIP_INSTALL) -r requirements/dev.txt
 	touch $@
 
 $(VENV)/sky/.installed: requirements/sky.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(VENV)/sky
 	$(VENV)/sky/bin/pip install $(PIP_FLAGS) -r requirements/sky.txt
+	touch $@
+
+$(VENV)/guidellm/.installed: requirements/guidellm.txt | $(BIN)/pip
+	$(PYTHON) -m venv $(VENV)/guidellm
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(VENV)/guidellm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/power-lever.pth"
+	$(VENV)/guidellm/bin/pip install $(PIP_FLAGS) -r requirements/guidellm.txt
 	touch $@
 
 clean:

@@ -7,7 +7,7 @@ each answers a batch, for one stream and for eight. What `off again` differs fro
 that do the same. `on` is measured against both together (`added`), and against `not asked`, which is the same process
 (`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
 
-Serve's own proxy stands in front, as with `make serve`.
+HAProxy stands in front, as with `make serve`.
 
     python -m bench.agent [--quick] [--json FILE]
 """

@@ -1,7 +1,6 @@
 """Benchmark clients run unmodified against the application.
 
-GuideLLM 0.8.1 (over 6 GB with its own PyTorch) and AIPerf 0.13 (1.2 GB) are not installed here; what they send is in
-`tests/unit/serve_app/test_openai_body.py`.
+AIPerf 0.13 (1.2 GB) is not installed here; what it sends is in `tests/unit/serve_app/test_openai_body.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.report import REPOSITORY
 from bench.servers import Server
 from cluster.weights import missing_reason, models_dir
 from cluster.weights.folder import model_path
 from tests.support.api import Api
 
+GUIDELLM = REPOSITORY / ".venv/guidellm/bin/guidellm"
 TOKENIZER = "smollm2-135m-instruct"
 # The command `vllm bench serve` fails under the CPU build; this is what it runs.
 COMMAND = """
@@ -64,3 +65,28 @@ def test_vllm_bench_serve_gets_every_answer(backend: str, path: str, server: Ser
     assert (result["completed"], result["failed"]) == (4, 0)
     assert result["total_output_tokens"] == 4 * 8
     assert result["mean_ttft_ms"] > 0
+
+
+def test_guidellm_gets_every_answer(server: Server, api: Api, tmp_path: Path) -> None:
+    if not GUIDELLM.exists():
+        assert "CI" not in os.environ, f"{GUIDELLM} is missing: make install-dev"
+        pytest.skip("needs GuideLLM: make install-dev")
+    if reason := missing_reason(models_dir({}), TOKENIZER):
+        pytest.skip(reason)
+    options = {
+        "backend": f"kind=openai_http,target={api.base_url},model=eco",
+        "tokenizer": f"kind=hf_auto,model={model_path(models_dir({}), TOKENIZER)}",
+        "data": "kind=synthetic_text,prompt_tokens=16,output_tokens=8",
+        "profile": "kind=synchronous",
+        "constraint": "kind=max_requests,count=4",
+    }
+    ran = subprocess.run(
+        [str(GUIDELLM), "run", *(part for name, value in options.items() for part in (f"--{name}", value))],
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    print(ran.stdout[-3000:], [p.name for p in tmp_path.iterdir()])
