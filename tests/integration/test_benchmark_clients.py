@@ -89,4 +89,6 @@ def test_guidellm_gets_every_answer(server: Server, api: Api, tmp_path: Path) ->
         timeout=300,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    print(ran.stdout[-3000:], [p.name for p in tmp_path.iterdir()])
+    [run] = json.loads((tmp_path / "benchmarks.json").read_text())["benchmarks"]
+    assert run["metrics"]["request_totals"] == {"successful": 4, "errored": 0, "incomplete": 0, "total": 4}
+    assert [request["output_tokens"] for request in run["requests"]["successful"]] == [8] * 4
