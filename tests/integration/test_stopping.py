@@ -52,7 +52,7 @@ class Stream:
 
     def __init__(self, server: Server, threads: ThreadPoolExecutor, power: int, tokens: int) -> None:
         self.answer = Answer()
-        body = {"prompt": f"stub:tokens={tokens}", "mode": "manual", "power": power}
+        body = {"prompt": f"stub:tokens={tokens}", "mode": "manual", "power": power, "max_tokens": tokens}
         self._done: Future[None] = threads.submit(self._read, f"http://{HOST}:{server.port}", body)
 
     def _read(self, url: str, body: dict[str, object]) -> None:
@@ -133,7 +133,7 @@ def test_sigterm_finishes_what_is_open_refuses_what_is_new_and_leaves_nothing(
 
 
 def test_ctrl_c_drains_and_a_second_one_ends_everything_at_once(instance: Server, threads: ThreadPoolExecutor) -> None:
-    long = Stream(instance, threads, power=90, tokens=500)
+    long = Stream(instance, threads, power=90, tokens=2000)
     long.wait_for("token")
     short = Stream(instance, threads, power=10, tokens=60)
     short.wait_for("token")
@@ -144,7 +144,7 @@ def test_ctrl_c_drains_and_a_second_one_ends_everything_at_once(instance: Server
     wait_until_refused(instance)
     assert short.error() is None
     assert short.answer.kinds[-1] == "done"
-    assert long.open
+    assert long.open, long.answer.events[-1]
     began_s = time.monotonic()
     os.killpg(instance.pid, signal.SIGINT)
     assert exit_code(instance, within_s=10) == 128 + signal.SIGINT
