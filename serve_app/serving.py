@@ -58,7 +58,7 @@ def serve_file(path: Path, address: str | None) -> int:
             signals.wanted.wait()
         finally:
             ours = [app.name for app in config.applications if app.import_path == IMPORT_PATH]
-            asyncio.run(stop(client, ours, _say))
+            asyncio.run(stop(client, ours, _say, ends_ray=_started_ray()))
     except SystemExit:
         pass  # a SIGTERM while Ray started and its handler was in place: nothing was served yet
     finally:
@@ -110,6 +110,12 @@ def _start_ray(address: str | None) -> None:
         ray.init(address=address, namespace=SERVE_NAMESPACE)
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {error}") from error
+
+
+def _started_ray() -> bool:
+    """Whether Ray was started here, and not only connected."""
+    node = ray._private.worker._global_node
+    return node is not None and bool(node.head)
 
 
 def _start_serve(config: ServeDeploySchema) -> ServeControllerClient:

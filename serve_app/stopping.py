@@ -28,23 +28,24 @@ _CLOSE_TIMEOUT_S: Final = 15.0
 """How long a pool may take to close the gate, s: as long as a new one takes to come in place of one that died."""
 _END_TIMEOUT_S: Final = 30.0
 """Longest time for engines, and then for Serve, to end when nothing is open any more, s."""
-_CUT_TIMEOUT_S: Final = 2.0
-"""The same when streams are cut, s."""
+_CUT_TIMEOUT_S: Final = 1.0
+"""The same when streams are cut, or when Ray itself ends next, s: idle engines need no farewell."""
 
 Say = Callable[[str], None]
 
 
-async def stop(client: ServeControllerClient, names: Sequence[str], say: Say) -> None:
+async def stop(client: ServeControllerClient, names: Sequence[str], say: Say, *, ends_ray: bool) -> None:
     """Drain and end everything that Serve runs.
 
     Args:
         client: of Serve's controller.
         names: the applications that are ours, and have a pool.
         say: takes a line for the terminal.
+        ends_ray: whether all processes of Ray are ended next.
     """
     pools, drain_s = await _close_gates(names)
     empty = await _wait_until_empty(pools, time.monotonic() + drain_s, say)
-    end_s = _END_TIMEOUT_S if empty else _CUT_TIMEOUT_S
+    end_s = _END_TIMEOUT_S if empty and not ends_ray else _CUT_TIMEOUT_S
     client.delete_apps(list(serve.status().applications), blocking=False)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(end_s):
