@@ -51,7 +51,8 @@ async def stop(client: ServeControllerClient, names: Sequence[str], say: Say, *,
         async with asyncio.timeout(end_s):
             while serve.status().applications:  # noqa: ASYNC110 - Serve tells nobody when it changes
                 await asyncio.sleep(_POLL_S)
-    await client.shutdown_async(end_s)
+    if not ends_ray:
+        await client.shutdown_async(end_s)
 
 
 async def _close_gates(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle], float]:
