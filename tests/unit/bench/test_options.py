@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from bench.options import NEEDS, parser
+from tests.support.imports import imported
 
 ROOT = Path(__file__).parents[3]
 BENCHMARKS = sorted(
@@ -25,14 +24,6 @@ def listed(name: str) -> set[str]:
     """Packages of a requirements file, as modules."""
     lines = (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()
     return {line.partition("==")[0].replace("-", "_").lower() for line in lines if "==" in line}
-
-
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
 
 
 def needs(module: str, seen: set[str]) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,16 +11,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from serve_app.speculation.settings import SpeculationSettings
+from tests.support.imports import imported
 
 PACKAGE = Path(__file__).parents[4] / "serve_app" / "speculation"
-
-
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
