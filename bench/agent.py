@@ -1,11 +1,11 @@
 """What the router agent costs the first token: the application with the agent on, off, and off once more.
 
 Three copies of the application with stub engines live in one Serve instance and differ in the agent only: `on` explains
-every plan (`single_shot`) through a stand-in for the Messages API on loopback (`bench/claude_api.py`), `off` and `off
-again` have none; `not asked` is the copy with the agent, asked for no reasoning. In turn, in an order that rotates,
-each answers a batch, for one stream and for eight. What `off again` differs from `off` is the noise: of two processes
-that do the same. `on` is measured against both together (`added`), and against `not asked`, which is the same process
-(`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
+every plan (`single_shot`) through a stand-in for the Messages API on loopback (`bench/load/claude_api.py`), `off` and
+`off again` have none; `not asked` is the copy with the agent, asked for no reasoning. In turn, in an order that
+rotates, each answers a batch, for one stream and for eight. What `off again` differs from `off` is the noise: of two
+processes that do the same. `on` is measured against both together (`added`), and against `not asked`, which is the same
+process (`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
 
 HAProxy stands in front, as with `make serve`.
 
@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from bench.client import HOST, PROMPTS, Request, fetch, request_for
-from bench.options import parser
-from bench.report import Value, print_report, provenance, write_json
-from bench.servers import Server, application, free_port, get_json, running
-from bench.sse import EventReader
-from bench.stats import median, percentile
+from bench.load.client import HOST, PROMPTS, Request, fetch, request_for
+from bench.load.servers import Server, application, free_port, get_json, running
+from bench.load.sse import EventReader
+from bench.reporting.options import parser
+from bench.reporting.report import Value, print_report, provenance, write_json
+from bench.reporting.stats import median, percentile
 
 Variant = Literal["off", "off again", "on", "not asked"]
 PREFIXES: Final[Mapping[Variant, str]] = {"off": "/", "off again": "/again", "on": "/agent", "not asked": "/agent"}
@@ -78,7 +78,7 @@ def arguments(agent: Mapping[str, Any]) -> dict[str, Any]:
 
 def stand_in(port: int) -> Server:
     """The Messages API."""
-    return Server("claude", [sys.executable, "-m", "bench.claude_api", str(port), "--first", "0.1"], port, "/")
+    return Server("claude", [sys.executable, "-m", "bench.load.claude_api", str(port), "--first", "0.1"], port, "/")
 
 
 def request(port: int, variant: Variant, turn: int) -> Request:

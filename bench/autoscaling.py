@@ -1,8 +1,9 @@
 """Does the shipped scaling policy keep more requests within their TTFT target, for no more GPU-hours?
 
-A discrete-event simulation (`bench/scaling_sim.py`) of one tier at several sizes under three kinds of traffic
-(`bench/traffic.py`), scaled by `cluster.autoscaling.decide` itself, by Serve's default policy (Ray's own code), and by
-a threshold on waiting requests with KEDA's defaults (`bench/scaling_policies.py`). All policies see the same requests.
+A discrete-event simulation (`bench/scaling/simulation.py`) of one tier at several sizes under three kinds of traffic
+(`bench/scaling/traffic.py`), scaled by `cluster.autoscaling.decide` itself, by Serve's default policy (Ray's own code),
+and by a threshold on waiting requests with KEDA's defaults (`bench/scaling/policies.py`). All policies see the same
+requests.
 
 slo_miss_share is the share of requests that had no token within the TTFT target; gpu_hours count from the moment that
 a replica is wanted to the moment that it is gone. Goal: at equal or fewer GPU-hours, at most half the misses of the
@@ -22,12 +23,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.options import parser
-from bench.plot import grouped_bars
-from bench.report import Value, markdown_table, print_report, provenance, write_json
-from bench.scaling_policies import MIN_REPLICAS, POLICIES
-from bench.scaling_sim import Hardware, Outcome, simulate
-from bench.traffic import SHAPES, make_trace
+from bench.reporting.options import parser
+from bench.reporting.plot import grouped_bars
+from bench.reporting.report import Value, markdown_table, print_report, provenance, write_json
+from bench.scaling.policies import MIN_REPLICAS, POLICIES
+from bench.scaling.simulation import Hardware, Outcome, simulate
+from bench.scaling.traffic import SHAPES, make_trace
 
 HARDWARE: Final = Hardware(slots=32, cold_start_s=60.0)
 """32 requests at once; a replica is there a minute after it was wanted, give or take a fifth."""

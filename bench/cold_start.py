@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.client import fetch, request_for
-from bench.options import parser
-from bench.processes import pss_bytes
-from bench.report import REPOSITORY, Value, print_report, provenance, write_json
-from bench.servers import Server, application, replica_trees, running
-from bench.sse import EventReader
-from router.tiers import TIER_NAMES, TierName
+from bench.load.client import fetch, request_for
+from bench.load.processes import pss_bytes
+from bench.load.servers import Server, application, replica_trees, running
+from bench.load.sse import EventReader
+from bench.reporting.options import parser
+from bench.reporting.report import REPOSITORY, Value, print_report, provenance, write_json
+from router.registry import TIER_NAMES, TierName
 
 POWERS: Final[dict[TierName, int]] = {"eco": 10, "balanced": 40, "performance": 70, "ultra": 95}
 _SETTLE_S: Final = 5.0

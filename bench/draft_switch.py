@@ -19,15 +19,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.engines import Ask, Batch, EngineProcess, Reply, engine_process
-from bench.options import parser
-from bench.prompts import cycled
-from bench.report import Value, print_report, provenance, write_json
-from bench.stats import median
+from bench.engine.engines import Ask, Batch, EngineProcess, Reply, engine_process
+from bench.engine.prompts import cycled
+from bench.reporting.options import parser
+from bench.reporting.report import Value, print_report, provenance, write_json
+from bench.reporting.stats import median
 from cluster.profiles import load_profile
 from cluster.weights import models_dir
 from cluster.weights.folder import model_path
-from router.tiers import Drafts
+from router.registry import Drafts
 
 PROMPTS: Final = tuple(f"Tell me a story about {what}." for what in ("a fox", "rain", "a clock", "salt"))
 STREAMS: Final = (1, 8)

@@ -25,17 +25,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from bench.client import PROMPTS, Stream, run_batch, total_tokens_per_s
-from bench.options import parser
-from bench.processes import Process, cpu_seconds
-from bench.report import Value, print_report, provenance, write_json
-from bench.servers import Server, application, bare_vllm, openmp_libraries, running
-from bench.sse import Dialect
-from bench.stats import median, percentile
+from bench.load.client import PROMPTS, Stream, run_batch, total_tokens_per_s
+from bench.load.processes import Process, cpu_seconds
+from bench.load.servers import Server, application, bare_vllm, openmp_libraries, running
+from bench.load.sse import Dialect
+from bench.reporting.options import parser
+from bench.reporting.report import Value, print_report, provenance, write_json
+from bench.reporting.stats import median, percentile
 from cluster.cpu_engine import cpu_environment
 from cluster.profiles import load_profile
 from cluster.weights import models_dir
-from router.tiers import Profile, Step, TierName
+from router.registry import Profile, Step, TierName
 
 TIER: Final[TierName] = "eco"
 POWER: Final = 10

@@ -1,8 +1,8 @@
 """How fast tokens travel from an engine replica through one ingress replica to 64 clients, engine cost aside.
 
 Two applications on the same stub engine live in one Serve instance: this one, and beside it the common way, one item of
-a Serve stream a token (`bench/item_a_token.py`). In turn, repetition by repetition, each has 64 streams under constant
-load, no speculation, one ingress replica, for a fixed window:
+a Serve stream a token (`bench/load/item_a_token.py`). In turn, repetition by repetition, each has 64 streams under
+constant load, no speculation, one ingress replica, for a fixed window:
 
 1. as fast as it can: tokens/s in all;
 2. one item a token, as fast as it can: for the ratio;
@@ -26,12 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.client import Flood, Request, request_for, run_flood
-from bench.options import parser
-from bench.report import Value, print_report, provenance, write_json
-from bench.servers import application, running
-from bench.sse import added_gaps_s
-from bench.stats import percentile
+from bench.load.client import Flood, Request, request_for, run_flood
+from bench.load.servers import application, running
+from bench.load.sse import added_gaps_s
+from bench.reporting.options import parser
+from bench.reporting.report import Value, print_report, provenance, write_json
+from bench.reporting.stats import percentile
 
 STREAMS: Final = 64
 SLOW_TOKENS_PER_S: Final = 50.0
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)
     floods: dict[Run, list[Flood]] = {run: [] for run in RUNS}
-    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.item_a_token:build"})
+    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.load.item_a_token:build"})
     with running(app, timeout_s=180):
         for repetition in range(1, repetitions + 1):
             for run in RUNS:

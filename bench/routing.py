@@ -5,8 +5,8 @@ prompt never saw it, nor a prompt that repeats its words, and its one setting wa
 are scored as given and bare of their benchmark's template, and once more by models that saw no prompt of the same
 benchmark. With `--data FILE`, the shipped router is scored on that file as it is.
 
-The score is APGR (`bench.apgr`): 0.5 is a guess. Beside it stand the latency of `plan()` and what becomes of the
-prompts that must never be under-served.
+The score is APGR (`bench.quality.apgr`): 0.5 is a guess. Beside it stand the latency of `plan()` and what becomes of
+the prompts that must never be under-served.
 
     python -m bench.routing --json bench/results/routing.json --plot bench/results/routing.svg
     python -m bench.routing --data outcomes.jsonl --json FILE
@@ -24,20 +24,20 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from bench.apgr import Curve, apgr, area, gain_curve, recovered_at
-from bench.options import parser
-from bench.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
-from bench.plot import curves
-from bench.report import REPOSITORY, Value, print_report, provenance, write_json
-from bench.stats import percentile
+from bench.quality.apgr import Curve, apgr, area, gain_curve, recovered_at
+from bench.quality.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
+from bench.reporting.options import parser
+from bench.reporting.plot import curves
+from bench.reporting.report import REPOSITORY, Value, print_report, provenance, write_json
+from bench.reporting.stats import percentile
 from bench.train_router import Task, train
-from router.classify import Ruling, shifted
-from router.gain_curves import GAIN_MODEL
-from router.gain_model import GainModel
+from router.difficulty.classify import Ruling, shifted
+from router.difficulty.gain_curves import GAIN_MODEL
+from router.difficulty.gain_model import GainModel
 from router.observation import Observation
 from router.plan import plan
+from router.registry import Profile
 from router.request import InferenceRequest
-from router.tiers import Profile
 
 FOLDS: Final = 10
 REPETITIONS: Final = 10

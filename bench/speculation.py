@@ -35,16 +35,16 @@ from statistics import stdev
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
-from bench.engines import Ask, Batch, EngineGoneError, EngineProcess, Reply, engine_process
-from bench.options import parser
-from bench.plot import grouped_bars
-from bench.prompts import COPYING, PromptError, copying_prompts, cycled, read_families
-from bench.report import REPOSITORY, Value, markdown_table, print_report, provenance, write_json
-from bench.stats import percentile
+from bench.engine.engines import Ask, Batch, EngineGoneError, EngineProcess, Reply, engine_process
+from bench.engine.prompts import COPYING, PromptError, copying_prompts, cycled, read_families
+from bench.reporting.options import parser
+from bench.reporting.plot import grouped_bars
+from bench.reporting.report import REPOSITORY, Value, markdown_table, print_report, provenance, write_json
+from bench.reporting.stats import percentile
 from cluster.profiles import read_profile, validate_profile
 from cluster.weights import models_dir
 from cluster.weights.folder import model_path
-from router.tiers import Profile, Speculation, Step, Tier
+from router.registry import Profile, Speculation, Step, Tier
 
 OFF: Final = "off"
 AUTO: Final = "auto"

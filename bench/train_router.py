@@ -1,4 +1,4 @@
-"""Trains what the router learns (`router/gain_curves.py`) on outcomes of a weak and a strong model.
+"""Trains what the router learns (`router/difficulty/gain_curves.py`) on outcomes of a weak and a strong model.
 
 The same data, on the same versions, gives the same file; its numbers are rounded, so that another machine's last bits
 do not show.
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.bare_prompt import bare_prompt
-from bench.gain_fit import Sample, best_stiffness, fit
-from bench.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
-from bench.report import REPOSITORY
-from router.classify import Ruling, rule
-from router.gain_model import FEATURES, GainModel
+from bench.quality.bare_prompt import bare_prompt
+from bench.quality.gain_fit import Sample, best_stiffness, fit
+from bench.quality.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
+from bench.reporting.report import REPOSITORY
+from router.difficulty.classify import Ruling, rule
+from router.difficulty.gain_model import FEATURES, GainModel
 
-TRAINED: Final = REPOSITORY / "router" / "gain_curves.py"
+TRAINED: Final = REPOSITORY / "router" / "difficulty" / "gain_curves.py"
 FOLDS: Final = 5
 SEED: Final = 0
 
@@ -73,7 +73,7 @@ def _samples(tasks: Sequence[Task], indices: Sequence[int]) -> list[Sample]:
 
 
 def source_of(model: GainModel, rows: int, stiffness: float) -> str:
-    """The text of `router/gain_curves.py`."""
+    """The text of `router/difficulty/gain_curves.py`."""
     curves = "\n".join(
         f"        Curve(  # {name}\n            {curve.knots},\n            {curve.gains},\n        ),"
         for name, curve in zip(FEATURES, model.curves, strict=True)
@@ -84,7 +84,7 @@ def source_of(model: GainModel, rows: int, stiffness: float) -> str:
 Written by `python -m bench.train_router` (stiffness {stiffness:g}); not to be edited.
 """
 
-from router.gain_model import Curve, GainModel
+from router.difficulty.gain_model import Curve, GainModel
 
 # fmt: off
 GAIN_MODEL = GainModel(

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from router.tiers import TierName
+from router.registry import TierName
 
 NEWEST: Final = 3
 """So many starts are averaged."""

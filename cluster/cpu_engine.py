@@ -10,9 +10,10 @@ def cpu_environment(prefix: Path) -> dict[str, str]:
     """Environment of a CPU engine's processes.
 
     `VLLM_ENABLE_V1_MULTIPROCESSING=0` lets a step choose the executor `uni`: the worker then lives in EngineCore's
-    process, which starts sooner, holds less and answers faster (ARCHITECTURE.md has the figures). vLLM would otherwise
-    set OpenMP's waiting for its worker process; here it is set as vLLM does. Ray would set OpenMP to one thread for a
-    replica that asks for less than one CPU; as vLLM does, all cores but one compute, and one is left to the servers.
+    process, which starts sooner, holds less and answers faster (docs/architecture.md has the figures). vLLM would
+    otherwise set OpenMP's waiting for its worker process; here it is set as vLLM does. Ray would set OpenMP to one
+    thread for a replica that asks for less than one CPU; as vLLM does, all cores but one compute, and one is left to
+    the servers.
     """
     environment = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

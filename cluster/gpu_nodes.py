@@ -10,7 +10,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from router.observation import ClusterGpus, GpuSupply
-from router.tiers import Tier
+from router.registry import Tier
 
 _ACCELERATOR: Final = "accelerator_type:"
 """Beginning of the resource that Ray gives a node with that type of GPU."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
-from router.predict import Estimate, Prediction
+from router.prediction import Estimate, Prediction
 from router.request import Constraints
 
 Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh"]

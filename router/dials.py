@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.signals import Category
-from router.tiers import Profile, TierName
+from router.difficulty.signals import Category
+from router.registry import Profile, TierName
 
 DEFAULT_POWER = 50
 DEFAULT_SPEED = 50

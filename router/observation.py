@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from router.runs import NO_RUNS, RunSummary
-from router.signals import Category
-from router.tiers import Drafts, TierName
+from router.difficulty.signals import Category
+from router.registry import Drafts, TierName
+from router.runs.summary import NO_RUNS, RunSummary
 
 
 @dataclass(frozen=True, slots=True)

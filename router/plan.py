@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from router.classify import Classification, classify_prompt, estimate_tokens
 from router.constraints import Violation
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
+from router.difficulty.classify import Classification, classify_prompt, estimate_tokens
+from router.difficulty.signals import Category
 from router.observation import Observation, TierState
-from router.past_drafts import drafts_are_waste
-from router.predict import Prediction, predict
+from router.prediction import Prediction, predict
+from router.registry import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, Tier, TierName
 from router.request import Goal, InferenceRequest, Message, Mode, SpecWish
-from router.runs import NO_RUNS, RunSummary
+from router.runs.past_drafts import drafts_are_waste
+from router.runs.summary import NO_RUNS, RunSummary
 from router.selection import Selection, select
 from router.selection_words import checked_constraints, goal_shift
-from router.signals import Category
 from router.steps import BuiltConfig, ClassifiedPrompt, PastDrafts, TierPool
-from router.tiers import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, Tier, TierName
 
 Clock = Callable[[], float]
 """Seconds from any start."""

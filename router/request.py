@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
-from router.tiers import Frozen, Power
+from router.registry import Frozen, Power
 
 Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]

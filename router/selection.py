@@ -25,12 +25,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from router.classify import Classification
 from router.constraints import GivenLimits, Violation, broken_limits, given_limits
 from router.dials import DEFAULT_POWER, power_for_difficulty, tier_for_power
-from router.predict import Prediction
+from router.difficulty.classify import Classification
+from router.prediction import Prediction
+from router.registry import TIER_NAMES, Profile, TierName
 from router.request import Goal, InferenceRequest
-from router.tiers import TIER_NAMES, Profile, TierName
 
 GOAL_POINTS: dict[Goal, int] = {"faster": 0, "cheaper": -2, "greener": -2, "better": 2}
 """By how many points of difficulty (1-10) a goal shifts the wanted tier."""

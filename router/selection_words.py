@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import isfinite
 
 from router.constraints import GivenLimits, Violation, given_limits
-from router.predict import Estimate
+from router.prediction import Estimate
+from router.registry import TIER_NAMES
 from router.request import Goal, InferenceRequest
 from router.selection import Candidate, Selection
 from router.steps import CheckedConstraints, GoalShift
-from router.tiers import TIER_NAMES
 
 
 def goal_shift(goal: Goal, selection: Selection) -> GoalShift:

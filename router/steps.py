@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from router.constraints import Limit
+from router.difficulty.signals import Category
+from router.registry import Frozen, SpeculationMethod, TierName
 from router.request import Goal
-from router.signals import Category
-from router.tiers import Frozen, SpeculationMethod, TierName
 
 
 class ClassifiedPrompt(Frozen):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from router.observation import Observation
-from router.tiers import TIER_NAMES, Profile, TierName
+from router.registry import TIER_NAMES, Profile, TierName
 
 _LEAST_MIN_P: Final = 1e-5
 """What vLLM takes for no `min_p`."""

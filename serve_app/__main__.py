@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster.profiles import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
-from serve_app.serving import IMPORT_PATH, serve_file
+from serve_app.lifecycle.serve import IMPORT_PATH, serve_file
 from serve_app.settings_doc import settings_table
 
 

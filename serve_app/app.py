@@ -15,13 +15,13 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
 from cluster.cpu_engine import cpu_environment
-from cluster.gpu_pool import GpuPool
-from router.tiers import Profile, Tier, TierName
+from cluster.pool import GpuPool
+from cluster.profiles.auto import choose_profile, count_gpus
+from router.registry import Profile, Tier, TierName
+from serve_app.admission.door import SPARE_REQUESTS
+from serve_app.api.ingress import Ingress
 from serve_app.config import AppConfig, load_config
-from serve_app.door import SPARE_REQUESTS
 from serve_app.engine.deployment import EngineDeployment
-from serve_app.hardware import choose_profile, count_gpus
-from serve_app.ingress import Ingress
 
 logger = logging.getLogger("ray.serve")
 DRAIN_LOOK_S = 0.2
@@ -75,7 +75,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
     return serve.deployment(EngineDeployment).options(
         name=name,
         max_ongoing_requests=tier.max_ongoing_requests,
-        # No `max_queued_requests`: `serve_app/admission.py` keeps the bound.
+        # No `max_queued_requests`: `serve_app/admission/tier_slots.py` keeps the bound.
         ray_actor_options=actor_options(tier),
         autoscaling_config=AutoscalingConfig(
             min_replicas=lowest,

@@ -10,11 +10,11 @@ from pydantic import Field, field_validator
 from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
-from router.agent_settings import AgentSettings
+from router.agent.settings import AgentSettings
+from router.difficulty.signals import Category
 from router.errors import ConfigError
-from router.run_record import RunSettings
-from router.signals import Category
-from router.tiers import Frozen, Profile
+from router.registry import Frozen, Profile
+from router.runs.record import RunSettings
 from serve_app.speculation.settings import SpeculationSettings
 
 InferenceMode = Literal["real", "mock"]

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from router.errors import ConfigError
-from router.tiers import Profile
+from router.registry import Profile
 
 _HERE = Path(__file__).parent
 ProfileT = TypeVar("ProfileT", bound=Profile)

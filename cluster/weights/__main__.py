@@ -17,7 +17,7 @@ from cluster.weights.seeding import Seeder, select
 from cluster.weights.space import FreeSpace, format_size, free_bytes
 from cluster.weights.verifying import problem_of
 from router.errors import ConfigError
-from router.tiers import Profile
+from router.registry import Profile
 
 
 def main(argv: Sequence[str], env: Mapping[str, str], free: FreeSpace = free_bytes) -> int:

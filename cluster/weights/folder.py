@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.weights.errors import WeightsError
 from cluster.weights.manifest import Manifest, read_manifest, wrong_sizes
-from router.tiers import ModelSource
+from router.registry import ModelSource
 
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 

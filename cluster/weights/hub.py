@@ -23,7 +23,7 @@ from cluster.weights.hub_errors import explain
 from cluster.weights.manifest import FileEntry, Manifest, read_manifest, sha256_of, write_manifest
 from cluster.weights.selection import servable
 from cluster.weights.space import FreeSpace, format_size, require_space
-from router.tiers import ModelSource
+from router.registry import ModelSource
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 # One stream from the hub's CDN does not fill a data centre's line; four do without tripping its rate limit.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from json import JSONDecodeError
 
-from router.tiers import ModelSource
+from router.registry import ModelSource
 
 
 def explain(error: Exception, source: ModelSource, endpoint: str, *, has_token: bool) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.weights.folder import State, complete_manifest, current_manifest, model_path, state_of
 from cluster.weights.manifest import origin
 from cluster.weights.space import format_size
-from router.tiers import Profile
+from router.registry import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from router.tiers import Frozen, ModelSource
+from router.registry import Frozen, ModelSource
 
 MANIFEST_NAME = "weights-manifest.json"
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from cluster.drafts.checkpoint import Target
-from cluster.drafts.early_exit import make_draft
-from cluster.drafts.report import Calibration
 from cluster.weights.bundled import GROWTH, convert, find_gguf, version_of
+from cluster.weights.early_exit.checkpoint import Target
+from cluster.weights.early_exit.draft import make_draft
+from cluster.weights.early_exit.report import Calibration
 from cluster.weights.errors import WeightsError
 from cluster.weights.folder import (
     State,
@@ -31,7 +31,7 @@ from cluster.weights.folder import (
 from cluster.weights.hub import HubAccess, fetch
 from cluster.weights.manifest import Manifest, describe_files, origin, write_manifest
 from cluster.weights.space import FreeSpace, format_size, free_bytes, is_disk_full, require_space
-from router.tiers import ModelSource
+from router.registry import ModelSource
 
 Say = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ray.util import metrics
 
-from router.tiers import Drafts
+from router.registry import Drafts
 from serve_app.engine.interface import FamilyCount
 from serve_app.speculation.drift import Drift, DriftWatch
 from serve_app.speculation.settings import DriftSettings

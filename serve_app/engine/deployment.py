@@ -19,17 +19,17 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from cluster.gpu_pool import POOL_AWAY, REPORT_EVERY_S, DraftOrder, ReplicaReport
+from cluster.pool import POOL_AWAY, REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
-from router.tiers import Step, TierName
+from router.registry import Step, TierName
+from serve_app.api.errors import Failure
+from serve_app.api.sse import token_events
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
-from serve_app.engine.asgi_call import HttpCall, ResponseStart, call_asgi
+from serve_app.engine.chain import NoStepWorksError, Started, StepFailure, bring_up, start_first
 from serve_app.engine.dead_engine import end_with_engine
-from serve_app.engine.draft_keeper import DraftKeeper
-from serve_app.engine.early_errors import errors_first
-from serve_app.engine.fallback import NoStepWorksError, Started, StepFailure, bring_up, start_first
+from serve_app.engine.draft_fallback import DraftKeeper
 from serve_app.engine.interface import (
     Admitted,
     Engine,
@@ -38,12 +38,12 @@ from serve_app.engine.interface import (
     Finished,
     GenerationRequest,
 )
-from serve_app.engine.known_vllm import REPLICA_NEEDS
 from serve_app.engine.load_signals import LoadSignals
 from serve_app.engine.stub import StubEngine
-from serve_app.errors import Failure
-from serve_app.events import token_events
-from serve_app.token_channel import ReplyTo, send_items
+from serve_app.engine.vllm.compat import REPLICA_NEEDS
+from serve_app.engine.vllm.early_errors import errors_first
+from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
+from serve_app.transport.channel import ReplyTo, send_items
 
 logger = logging.getLogger("ray.serve")
 _ANSWER_WITHIN_S = 10.0
@@ -191,7 +191,7 @@ class EngineDeployment:
     def _start_vllm(self, step: Step) -> Engine:
         # The import costs seconds and belongs to this process alone.
         try:
-            from serve_app.engine.vllm_engine import start_vllm
+            from serve_app.engine.vllm.engine import start_vllm
         except ImportError as error:
             raise EngineStartError(f"engine replicas are written for vLLM {REPLICA_NEEDS}: {error}") from error
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 from starlette.types import ASGIApp
 
 from router.plan import NO_SPECULATION, SpecPlan
+from router.registry import Drafts
 from router.request import Message
-from router.tiers import Drafts
 from serve_app.speculation.wish import SpeculationWish
 
 

@@ -29,8 +29,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from router.plan import SpecPlan
+from router.registry import Drafts, Step
 from router.request import Message
-from router.tiers import Drafts, Step
 from serve_app.engine.interface import (
     Admitted,
     EngineError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from router.tiers import Drafts
-from router.wilson import highest_likely_rate
+from router.registry import Drafts
+from router.runs.wilson import highest_likely_rate
 from serve_app.speculation.settings import FallbackSettings
 from serve_app.speculation.window import Window
 

@@ -1,6 +1,6 @@
 """One server on real vLLM engines (CPU build) for most e2e tests: a cold start costs most of a minute.
 
-The tests of speculation have engines of their own, without a server (`bench/engines.py`).
+The tests of speculation have engines of their own, without a server (`bench/engine/engines.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from bench.client import HOST
-from bench.servers import Server, running
+from bench.load.client import HOST
+from bench.load.servers import Server, running
 from cluster.weights import missing_reason, models_dir
 from cluster.weights.folder import model_path
 from tests.support.api import Api

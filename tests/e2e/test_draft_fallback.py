@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from bench.engines import CLIENT_ID, Ask, Batch, EngineProcess, Reply, engine_process
+from bench.engine.engines import CLIENT_ID, Ask, Batch, EngineProcess, Reply, engine_process
 from cluster.profiles import load_profile
 from tests.support.e2e_app import EARLY_EXIT, MODEL
 
@@ -119,7 +119,7 @@ def test_our_record_is_the_engine_cores_own_whoever_drafts(going_over: Batch, go
 
 
 def test_a_model_runner_that_it_was_not_written_for_is_refused_with_its_name() -> None:
-    from serve_app.engine.composite_drafts import compose_drafts
+    from serve_app.engine.vllm.composite_drafts import compose_drafts
 
     with pytest.raises(RuntimeError, match=r"V1 model runner .* got SimpleNamespace with NoneType"):
         compose_drafts(SimpleNamespace(drafter=None))

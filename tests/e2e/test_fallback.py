@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.client import HOST
-from bench.servers import Server
+from bench.load.client import HOST
+from bench.load.servers import Server
 from tests.support.api import Answer, Api, Json
 from tests.support.e2e_app import LOST_MODEL, WORKING_STEP
 

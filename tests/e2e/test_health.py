@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from bench.servers import Server, replica_trees
+from bench.load.servers import Server, replica_trees
 from tests.support.api import Api, events
 
 ULTRA = "power-lever:ultra"

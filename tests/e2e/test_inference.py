@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench.client import HOST
-from bench.servers import Server
+from bench.load.client import HOST
+from bench.load.servers import Server
 from tests.support.api import Answer, Api, Json
 
 QUESTION = "What is the capital of France?"

@@ -11,8 +11,8 @@ import time
 import httpx
 import pytest
 
-from bench.processes import cpu_seconds
-from bench.servers import Server, replica_trees
+from bench.load.processes import cpu_seconds
+from bench.load.servers import Server, replica_trees
 from tests.support.api import Api, Json, events
 
 FREED_WITHIN_S = 1.0 + 2.0

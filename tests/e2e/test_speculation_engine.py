@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 import pytest
 
-from bench.engines import Ask, EngineProcess, Reply, engine_process
+from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles import load_profile
 from tests.support.e2e_app import MODEL, SCARCE_KV_BYTES
 

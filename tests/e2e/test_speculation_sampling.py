@@ -17,9 +17,9 @@ from typing import Final, Literal
 import numpy as np
 import pytest
 
-from bench.engines import Ask, EngineProcess, Reply, engine_process
+from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles import load_profile
-from router.tiers import Speculation, Step
+from router.registry import Speculation, Step
 from tests.support.tiny_llama import CHARACTERS, DRAFT, MAX_LENGTH, SPECIAL_TOKENS, TARGET, VOCABULARY, write_tiny_llama
 from tests.support.two_sample import compare, detectable_effect
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.client import HOST
-from bench.servers import Server, application, running
+from bench.load.client import HOST
+from bench.load.servers import Server, application, running
 from tests.support.agent_cases import KEY
 from tests.support.api import Api
 from tests.support.messages_api import MessagesApi

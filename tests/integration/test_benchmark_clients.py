@@ -1,6 +1,6 @@
 """Benchmark clients run unmodified against the application.
 
-AIPerf 0.13 (1.2 GB) is not installed here; what it sends is in `tests/unit/serve_app/test_openai_body.py`.
+AIPerf 0.13 (1.2 GB) is not installed here; what it sends is in `tests/unit/serve_app/api/test_openai_body.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import REPOSITORY
-from bench.servers import Server
+from bench.load.servers import Server
+from bench.reporting.report import REPOSITORY
 from cluster.weights import missing_reason, models_dir
 from cluster.weights.folder import model_path
 from tests.support.api import Api

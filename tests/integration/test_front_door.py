@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from bench.client import HOST
-from bench.servers import Server
+from bench.load.client import HOST
+from bench.load.servers import Server
 from tests.support.api import Api, Json
 
 QUICK: Json = {"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10}

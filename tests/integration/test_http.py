@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.client import HOST
-from bench.servers import Server
+from bench.load.client import HOST
+from bench.load.servers import Server
 from tests.support.api import Api
 
 JSON = "application/json"

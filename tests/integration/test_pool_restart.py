@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from bench.servers import Server
+from bench.load.servers import Server
 from tests.support.api import Api
 
 ASKED = {"prompt": "What is the capital of France? stub:tokens=5", "mode": "manual", "power": 10}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
-from bench.servers import Server
+from bench.load.servers import Server
 from tests.support.api import Api, Json
 
 POEM = {"prompt": "Write a poem about a stone. stub:tokens=20", "mode": "manual", "power": 10}

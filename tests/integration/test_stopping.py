@@ -19,9 +19,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.client import HOST
-from bench.processes import Process, process_tree, read_process
-from bench.servers import Server, application, running
+from bench.load.client import HOST
+from bench.load.processes import Process, process_tree, read_process
+from bench.load.servers import Server, application, running
 from tests.support.api import Answer, Api, events
 
 CONFIG = {

@@ -9,16 +9,16 @@ from typing import Any
 
 import anthropic
 
-from router.agent import MessagesAgent
-from router.agent_settings import AgentSettings
-from router.bounds import Case
-from router.claude import Claude
+from router.agent.agent import MessagesAgent
+from router.agent.bounds import Case
+from router.agent.messages import Claude
+from router.agent.metering import Meter
+from router.agent.settings import AgentSettings
 from router.dials import power_for_difficulty, tier_for_power
-from router.metering import Meter
 from router.observation import Observation, TierState
 from router.plan import plan
+from router.registry import TIER_NAMES, Profile
 from router.request import InferenceRequest
-from router.tiers import TIER_NAMES, Profile
 from tests.support.messages_api import MessagesApi
 from tests.unit.router.profiles import small_profile
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from cluster.profiles import merge
 from router.observation import Observation, TierState
-from router.tiers import TierName
+from router.registry import TierName
 from serve_app.config import AppConfig
-from serve_app.pool_view import PoolView
+from serve_app.pool.view import PoolView
 from tests.unit.router.profiles import profile_data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bench.servers import Server, application
+from bench.load.servers import Server, application
 
 MODEL: Final = "smollm2-135m-instruct"
 EARLY_EXIT: Final = "smollm2-135m-instruct-early-exit-4"

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import yaml
 
-from bench.client import HOST
-from bench.processes import stop_tree
-from bench.report import REPOSITORY
-from bench.servers import app_config, free_port, get_status, ray_environment
+from bench.load.client import HOST
+from bench.load.processes import stop_tree
+from bench.load.servers import app_config, free_port, get_status, ray_environment
+from bench.reporting.report import REPOSITORY
 
 HEAD_ID: Final = "f" * 51 + "00000"
 HEAD_TYPE: Final = "ray.head.default"
@@ -167,7 +167,7 @@ def gpu_cluster(
     """A cluster without any GPU node yet, and the application on it.
 
     Args:
-        variants: as for `bench.servers.application`.
+        variants: as for `bench.load.servers.application`.
         engine_env: environment of every node.
         timeout_s: for the application to run.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from ray.autoscaler._private.node_provider_availability_tracker import NodeAvail
 from ray.autoscaler._private.resource_demand_scheduler import _default_utilization_scorer, get_nodes_for
 
 from cluster.profiles import load_profile
-from router.tiers import Tier, TierName
+from router.registry import Tier, TierName
 from serve_app.app import actor_options
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,12 @@ def serve_env() -> dict[str, str]:
     """The variables of cluster/serve.env."""
     lines = (ROOT / "cluster/serve.env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def rooms() -> set[str]:
+    """The top-level packages that an installation has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {pattern.removesuffix("*") for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]}
 
 
 def pinned(package: str) -> str:

@@ -6,8 +6,9 @@
         api.seen[0].body                                                  # what was asked
 
 What is scripted may also be a function of the request's body: a model that obeys what it reads, say. Requests beyond
-the script get the last answer again. `Message(...)` streams as the API does (`bench/claude_api.py` has its events); a
-request that does not ask for a stream gets the same message whole, as the Agent SDK's program may ask for it.
+the script get the last answer again. `Message(...)` streams as the API does (`bench/load/claude_api.py` has its
+events); a request that does not ask for a stream gets the same message whole, as the Agent SDK's program may ask for
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from bench.claude_api import message_events, stream_event
+from bench.load.claude_api import message_events, stream_event
 
 Json = dict[str, Any]
 

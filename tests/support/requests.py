@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from router.plan import NO_SPECULATION, SpecPlan
+from router.registry import Step
 from router.request import Message
-from router.tiers import Step
 from serve_app.engine.interface import GenerationRequest
 
 STEP = Step(name="first", target="m", max_model_len=2048)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.runs import RunReport
-from router.tiers import TierName
+from router.registry import TierName
+from router.runs.summary import RunReport
 
 
 def run(tier: TierName = "eco", **over: Any) -> RunReport:

@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from cluster.autoscaling import ScalingSettings
-from router.agent_settings import AgentPrices, AgentSettings
+from router.agent.settings import AgentPrices, AgentSettings
+from router.registry import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
 from router.request import Constraints, InferenceRequest, Message, SpecWish
-from router.run_record import RunSettings
-from router.tiers import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
+from router.runs.record import RunSettings
 from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
 from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
 

@@ -68,11 +68,11 @@ def test_router_and_sustainability_import_nothing_heavy(heavy: str) -> None:
 def test_only_the_engine_and_what_it_puts_into_vllm_import_vllm() -> None:
     rooms = ("router", "sustainability", "cluster", "serve_app")
     assert [name for name, path in every_module(*rooms) if "vllm" in packages(path)] == [
-        "serve_app.engine.composite_drafts",
-        "serve_app.engine.cpu_worker",
-        "serve_app.engine.depth_scheduler",
-        "serve_app.engine.grammar_errors",
-        "serve_app.engine.vllm_engine",
+        "serve_app.engine.vllm.composite_drafts",
+        "serve_app.engine.vllm.cpu_worker",
+        "serve_app.engine.vllm.engine",
+        "serve_app.engine.vllm.grammar_errors",
+        "serve_app.engine.vllm.scheduler",
     ]
 
 
@@ -80,17 +80,17 @@ def test_the_engine_module_is_imported_only_inside_a_function_of_the_replica() -
     ours = [
         name
         for name, path in every_module("cluster", "serve_app")
-        if any(imported.startswith("serve_app.engine.vllm_engine") for imported in imports(path))
+        if any(imported.startswith("serve_app.engine.vllm.engine") for imported in imports(path))
     ]
     assert ours == ["serve_app.engine.deployment"]
     tree = ast.parse(modules("serve_app")["serve_app.engine.deployment"].read_text(encoding="utf-8"))
     at_import = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
-    assert "serve_app.engine.vllm_engine" not in at_import
+    assert "serve_app.engine.vllm.engine" not in at_import
 
 
 def test_importing_the_ingress_brings_in_neither_vllm_nor_torch_nor_the_agents_sdks() -> None:
     # The agent's are imported by an ingress that has one, when it starts.
     heavy = "{'vllm', 'torch', 'anthropic', 'mcp', 'claude_agent_sdk'}"
-    script = f"import sys, serve_app.app, serve_app.ingress; print(sorted({heavy} & set(sys.modules)))"
+    script = f"import sys, serve_app.app, serve_app.api.ingress; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -19,9 +19,9 @@ from typing import Final
 import pytest
 import yaml
 
-from bench.processes import stop_tree
-from bench.report import REPOSITORY
-from bench.servers import app_config, ray_environment
+from bench.load.processes import stop_tree
+from bench.load.servers import app_config, ray_environment
+from bench.reporting.report import REPOSITORY
 
 HEAD, WORKER = "10.213.77.1", "10.213.77.2"
 HTTP_PORT: Final = 8000

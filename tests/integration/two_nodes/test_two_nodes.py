@@ -13,7 +13,7 @@ POST = ("--header", "content-type: application/json", "--data", PROMPT)
 
 
 def test_the_probe_of_kuberays_manifest_finds_the_workers_proxy_ready(two_nodes: TwoNodes) -> None:
-    [service] = documents("cluster/kuberay/rayservice.yaml")
+    [service] = documents("cluster/deploy/kuberay/rayservice.yaml")
     groups = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     for group in groups:
         [container] = group["template"]["spec"]["containers"]

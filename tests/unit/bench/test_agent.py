@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.agent import PREFIXES, Difference, Sample, Variant, arguments, request, row, within_noise
-from bench.claude_api import message_events
+from bench.load.claude_api import message_events
 from serve_app.config import load_config
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.draft_switch import change_of, place_of_change
-from bench.engines import Batch, Reply, StepTaken
-from router.tiers import Drafts
+from bench.engine.engines import Batch, Reply, StepTaken
+from router.registry import Drafts
 
 
 def _reply(arrivals_s: list[float], drafts: list[Drafts]) -> Reply:

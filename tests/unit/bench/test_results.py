@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from bench.client import Flood, Stream
+from bench.load.client import Flood, Stream
 from bench.overhead import Cell, Cells, overhead_rows, plain_step
 from bench.relay import FAST, ITEM_A_TOKEN, SLOW, Result, evaluate, results_json
-from bench.report import REPOSITORY
-from router.tiers import Profile
+from bench.reporting.report import REPOSITORY
+from router.registry import Profile
 
 
 def _cell(ttft_ms: list[float], tokens_per_s: list[float]) -> Cell:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import bench.routing
-from bench.apgr import area
-from bench.outcomes import Outcome
+from bench.quality.apgr import area
+from bench.quality.outcomes import Outcome
 from bench.routing import (
     LONG_CHARS,
     baselines,
@@ -24,9 +24,9 @@ from bench.routing import (
     standard_error,
 )
 from bench.train_router import Task
-from router.classify import classify_prompt, rule
-from router.gain_curves import GAIN_MODEL
-from router.gain_model import GainModel
+from router.difficulty.classify import classify_prompt, rule
+from router.difficulty.gain_curves import GAIN_MODEL
+from router.difficulty.gain_model import GainModel
 from tests.unit.router.profiles import small_profile
 
 

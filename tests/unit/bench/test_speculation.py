@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.engines import Batch, Reply, StepTaken
-from bench.plot import grouped_bars
-from bench.prompts import COPYING, read_families
-from bench.report import REPOSITORY
+from bench.engine.engines import Batch, Reply, StepTaken
+from bench.engine.prompts import COPYING, read_families
+from bench.reporting.plot import grouped_bars
+from bench.reporting.report import REPOSITORY
 from bench.speculation import (
     AUTO,
     OFF,
@@ -23,7 +23,7 @@ from bench.speculation import (
     write_report,
 )
 from cluster.profiles import read_profile, validate_profile
-from router.tiers import Profile
+from router.registry import Profile
 
 
 def _reply(

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from bench.gain_fit import Sample
-from bench.outcomes import OUTCOMES, Outcome, groups, read_outcomes
+from bench.quality.gain_fit import Sample
+from bench.quality.outcomes import OUTCOMES, Outcome, groups, read_outcomes
 from bench.train_router import TRAINED, Task, source_of, train
-from router.gain_model import GainModel
+from router.difficulty.gain_model import GainModel
 
 PROSE = "The farmer walked over the hill and thought about the weather of the coming winter and of his brother"
 CODE = "def f(x, y):\n    z = x + 1\n    return z * y\n\nx = [1, 2]\ny = {a: b}\nWhat does this code return, and why?"

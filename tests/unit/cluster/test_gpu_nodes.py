@@ -9,7 +9,7 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from cluster.gpu_nodes import cluster_gpus, placement
 from router.observation import ClusterGpus, GpuSupply
-from router.tiers import Tier
+from router.registry import Tier
 from tests.unit.router.profiles import small_profile
 
 

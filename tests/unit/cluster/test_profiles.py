@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.profiles import load_profile, merge, read_yaml, shipped_profiles
 from router.errors import ConfigError
-from router.tiers import TIER_NAMES
+from router.registry import TIER_NAMES
 from tests.unit.router.profiles import profile_data
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.tiers import Profile
+from router.registry import Profile
 
 EAGLE_K_MAX = 4
 NGRAM_K_MAX = 10

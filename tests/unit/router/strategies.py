@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from router.observation import Observation, TierState
-from router.runs import FAMILIES, Recent, RunSummary
-from router.tiers import TIER_NAMES
+from router.registry import TIER_NAMES
+from router.runs.summary import FAMILIES, Recent, RunSummary
 
 LIMIT_NAMES = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from router.constraints import broken_limits, given_limits
-from router.predict import NEVER, UPPER_Z, Estimate, Prediction
+from router.prediction import NEVER, UPPER_Z, Estimate, Prediction
 from router.request import Constraints
 
 PREDICTION = Prediction(

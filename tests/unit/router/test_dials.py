@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.dials import power_for_difficulty, sampling_for_speed, tier_for_power
-from router.tiers import TIER_NAMES
+from router.registry import TIER_NAMES
 from tests.unit.router.profiles import small_profile
 
 PROFILE = small_profile()

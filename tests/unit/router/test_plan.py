@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from router.dials import power_for_difficulty, tier_for_power
 from router.observation import Observation, TierState
 from router.plan import Plan, plan
+from router.registry import TIER_NAMES
 from router.request import InferenceRequest
-from router.tiers import TIER_NAMES
 from tests.unit.router.profiles import EAGLE_K_MAX, NGRAM_K_MAX, small_profile
 
 PROFILE = small_profile()

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.classify import Classification
-from router.predict import NEVER, Estimate, Prediction
+from router.difficulty.classify import Classification
+from router.difficulty.signals import Category
+from router.prediction import NEVER, Estimate, Prediction
+from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
 from router.selection import Selection, select
-from router.signals import Category
-from router.tiers import TIER_NAMES, TierName
 from tests.unit.router.profiles import small_profile
 
 PROFILE = small_profile()  # 1-3 eco, 4-5 balanced, 6-8 performance, 9-10 ultra

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.observation import Observation, TierState
-from router.tiers import TierName
+from router.registry import TierName
 from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from tests.unit.router.profiles import small_profile
 

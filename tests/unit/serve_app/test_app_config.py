@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
+from router.difficulty.signals import Category
 from router.errors import ConfigError
-from router.signals import Category
 from serve_app.config import AppConfig, load_config
 from serve_app.speculation.wish import SpeculationWish
 

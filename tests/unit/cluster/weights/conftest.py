@@ -15,7 +15,7 @@ from cluster.profiles import read_profile
 from cluster.weights.hub import HubAccess
 from cluster.weights.seeding import Seeder
 from cluster.weights.space import FreeSpace, free_bytes
-from router.tiers import ModelSource
+from router.registry import ModelSource
 from tests.support.fake_hub import FakeHub
 
 REPO = "org/model"

@@ -18,7 +18,7 @@ import pytest
 from cluster.weights import WeightsError, is_complete
 from cluster.weights.folder import State, state_of
 from cluster.weights.manifest import MANIFEST_NAME, read_manifest
-from router.tiers import ModelSource
+from router.registry import ModelSource
 from tests.support.fake_hub import Seen
 from tests.unit.cluster.weights.conftest import FILES, REPO, SOURCE, WANTED, World
 
@@ -76,7 +76,7 @@ def test_a_seeder_that_is_killed_leaves_no_model_and_is_continued(world: World, 
     world.hub.stall(SHARD_1, after=150_000)
     code = (
         "import sys; from pathlib import Path; from cluster.weights.hub import HubAccess;"
-        "from cluster.weights.seeding import Seeder; from router.tiers import ModelSource;"
+        "from cluster.weights.seeding import Seeder; from router.registry import ModelSource;"
         "Seeder(Path(sys.argv[1]), HubAccess(sys.argv[2], False), print)"
         f".seed('m', ModelSource(source='hub', repo={REPO!r}))"
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.tiers import Drafts
+from router.registry import Drafts
 from serve_app.speculation.draft_choice import DraftChoice
 from serve_app.speculation.settings import FallbackSettings
 from serve_app.speculation.window import Window

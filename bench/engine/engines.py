@@ -1,0 +1,361 @@
+"""Real engines in processes of their own, asked without a server: the replica's `VllmEngine`, for benchmarks and tests.
+
+    with engine_process(step, tier, models, log) as engine:
+        batch = engine.ask([Ask("What is the capital of France?", k=2)])
+
+The library that vLLM's CPU build wants loaded before anything else is given to a process when it starts, so an engine
+cannot live in the asking one. The other end is `engine/host.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from threading import Timer
+from typing import Any, Literal
+
+from bench.reporting.report import REPOSITORY
+from cluster.cpu_engine import cpu_environment
+from router.registry import Drafts, Step, Tier
+from serve_app.speculation.settings import SpeculationSettings
+
+CLIENT_ID = "power-lever-drafts:ngram"
+"""How the ids of requests begin: clients may call them anything, here as orders are called, which they are not."""
+
+
+class EngineGoneError(RuntimeError):
+    """An engine has ended; the message has the end of its log."""
+
+
+class RefusedError(RuntimeError):
+    """An engine has refused a request, as `EngineError` tells."""
+
+    def __init__(self, code: str, status: int, retryable: bool, message: str) -> None:
+        super().__init__(message)
+        self.code, self.status, self.retryable, self.message = code, status, retryable, message
+
+
+@dataclass(frozen=True)
+class CallReply:
+    """What came of one call of an OpenAI route."""
+
+    status: int
+    body: str
+    failure: tuple[str, int, bool, str] | None
+    """(code, status, retryable, message) where the replica says that it failed."""
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error in the body."""
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        return error
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request."""
+
+    prompt: str
+    k: int | Literal["auto"] = "auto"
+    tau: float = 0.0
+    max_tokens: int = 32
+    temperature: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    family: str | None = None
+    """Its prompt family; None: as the router classifies it."""
+    pause_s: float = 0.0
+    """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
+    system: str | None = None
+    """What the system says before the prompt; None: nothing."""
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """One engine step of a request, as our own record has it."""
+
+    drafted: int
+    accepted: int
+    reason: str
+    drafts: Drafts
+    """Who made the drafts."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of one request."""
+
+    token_ids: list[int]
+    accepted: list[bool]
+    """`spec_accepted` of each token."""
+    text: str
+    began_s: float
+    """When the request began, s after the first of its batch."""
+    arrivals: list[tuple[float, int]]
+    """(time since the request, s; tokens) of each item; fewer items than steps where the client was slow."""
+    finish_reason: str
+    prompt_tokens: int
+    draft_tokens: int
+    accepted_tokens: int
+    reasons: dict[str, int]
+    stopped_by_tau: bool
+    steps: list[StepTaken]
+    core_steps: list[tuple[int, int]] | None
+    """(drafted, accepted) of each verification as vLLM's engine core recorded it; None: it did not end the answer."""
+
+    @property
+    def ended_s(self) -> float:
+        """When the last token came, s after the first request of the batch began."""
+        return self.began_s + self.arrivals[-1][0]
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to first token, s."""
+        return self.arrivals[0][0]
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Inter-token latencies, s; the tokens of one item share the wait for it equally."""
+        return [gap_s / count for gap_s, count in self.gaps for _ in range(count)]
+
+    @property
+    def gaps(self) -> list[tuple[float, int]]:
+        """(time since the item before, s; tokens) of each item after the first."""
+        return [(after_s - before_s, count) for (before_s, _), (after_s, count) in pairwise(self.arrivals)]
+
+    @property
+    def verifications(self) -> list[tuple[int, int]]:
+        """`core_steps` by our own record."""
+        return [(step.drafted, step.accepted) for step in self.steps if step.drafted]
+
+    @property
+    def depths(self) -> set[int]:
+        """Draft tokens verified in a step."""
+        return {step.drafted for step in self.steps}
+
+    @property
+    def flags_of_steps(self) -> list[bool]:
+        """What `accepted` must be: of each step its accepted drafts, then the target's own token, cut at the end."""
+        flags = [position < step.accepted for step in self.steps for position in range(step.accepted + 1)]
+        return flags[: len(self.token_ids)]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reply:
+        """As `engine/host.py` writes it."""
+        core = data["core_steps"]
+        parsed = {
+            "arrivals": [(at_s, tokens) for at_s, tokens in data["arrivals"]],
+            "steps": [StepTaken(*step) for step in data["steps"]],
+            "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
+        }
+        return cls(**{each.name: {**data, **parsed}[each.name] for each in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What came of requests that were asked together, in the order of the asks."""
+
+    replies: list[Reply]
+    seconds: float
+    """From the first request to the last token."""
+    preemptions: int
+    """Times that the engine took a request's memory away while this batch was under way."""
+    order_s: float | None
+    """How long the order took that was given meanwhile; None: none was."""
+    own_drafts: tuple[int, int]
+    """(drafted, accepted) by the step's own draft since the start."""
+    loop_s: float = 0.0
+    """Longest time that the engine's event loop worked at a stretch, s of CPU."""
+    refused: list[RefusedError] = field(default_factory=list)
+    """Where they were allowed: requests that the engine refused; `replies` has the others."""
+
+    @property
+    def full(self) -> tuple[float, float]:
+        """When all places were decoding, s after the first request: from the last first token of those that began
+        together to the first end after the last one began. All of the time where answers are too short for that."""
+        first_end_s = min(reply.ended_s for reply in self.replies)
+        last_begin_s = max(reply.began_s for reply in self.replies)
+        began_s = max(reply.began_s + reply.ttft_s for reply in self.replies if reply.began_s < first_end_s)
+        ended_s = min(reply.ended_s for reply in self.replies if reply.ended_s > last_begin_s)
+        return (began_s, ended_s) if began_s < ended_s else (0.0, max(reply.ended_s for reply in self.replies))
+
+    @property
+    def full_s(self) -> float:
+        """How long that was, s."""
+        began_s, ended_s = self.full
+        return ended_s - began_s
+
+    @property
+    def full_tokens(self) -> int:
+        """Completion tokens of that time."""
+        began_s, ended_s = self.full
+        return sum(
+            tokens
+            for reply in self.replies
+            for at_s, tokens in reply.arrivals
+            if began_s < reply.began_s + at_s <= ended_s
+        )
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output speed while all places were decoding: neither the prefill of all at once nor the last ones' crawl to
+        their end is a batch that decodes."""
+        return self.full_tokens / self.full_s
+
+    @property
+    def tokens(self) -> int:
+        """Of all answers."""
+        return sum(len(reply.token_ids) for reply in self.replies)
+
+    @property
+    def token_ids(self) -> list[list[int]]:
+        """Of each answer."""
+        return [reply.token_ids for reply in self.replies]
+
+
+class EngineProcess:
+    """A started engine."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def ask(
+        self,
+        asks: Sequence[Ask],
+        timeout_s: float = 300,
+        order: Drafts | None = None,
+        at_once: int | None = None,
+        refusals: bool = False,
+    ) -> Batch:
+        """Ask all of them.
+
+        Args:
+            asks: the requests.
+            timeout_s: longest wait for all answers.
+            order: who shall draft, given while they are under way.
+            at_once: how many are under way at a time, the next beginning when one ends; None: all.
+            refusals: whether some may be refused.
+
+        Raises:
+            EngineGoneError: the process has ended, or was ended after `timeout_s`.
+            RefusedError: the engine refused one.
+        """
+        data = self._told(
+            {"asks": [asdict(ask) for ask in asks], "order": order, "at_once": at_once or len(asks)}, timeout_s
+        )
+        refused = [RefusedError(*reply["refused"]) for reply in data["replies"] if "refused" in reply]
+        if refused and not refusals:
+            raise refused[0]
+        return Batch(
+            [Reply.from_json(reply) for reply in data["replies"] if "refused" not in reply],
+            data["seconds"],
+            data["preemptions"],
+            data["order_s"],
+            tuple(data["own_drafts"]),
+            data["loop_s"],
+            refused,
+        )
+
+    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 300) -> list[CallReply]:
+        """Call OpenAI routes, all at once.
+
+        Args:
+            calls: (path, body) of each.
+            timeout_s: as of `ask`.
+
+        Raises:
+            EngineGoneError: as `ask`.
+        """
+        answers = self._told({"calls": [{"path": path, "body": body} for path, body in calls]}, timeout_s)
+        return [
+            CallReply(answer["status"], answer["body"], answer["failure"] and tuple(answer["failure"]))
+            for answer in answers
+        ]
+
+    def _told(self, line: Mapping[str, Any], timeout_s: float) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        limit = Timer(timeout_s, self._process.kill)
+        limit.start()
+        try:
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            limit.cancel()
+        if not answer:
+            raise EngineGoneError(f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}")
+        return json.loads(answer)
+
+    def end(self) -> None:
+        """Have it end, without waiting for that: several engines can end together."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone already
+            self._process.stdin.close()  # it ends at the end of its input
+
+    def ask_alone(self, asks: Sequence[Ask]) -> Batch:
+        """Ask one after the other."""
+        batches = [self.ask([ask]) for ask in asks]
+        return Batch(
+            [batch.replies[0] for batch in batches],
+            sum(batch.seconds for batch in batches),
+            sum(batch.preemptions for batch in batches),
+            None,
+            batches[-1].own_drafts,
+            max(batch.loop_s for batch in batches),
+        )
+
+
+@contextmanager
+def engine_process(
+    step: Step, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
+) -> Iterator[EngineProcess]:
+    """Start the engine of a step; it has started when the first batch is answered, and ends with the block.
+
+    Args:
+        step: which engine.
+        tier: its hardware.
+        models: folder of each model that the step names.
+        log: file for what it writes.
+        settings: of the speculation controller.
+    """
+    config = {
+        "tier": tier.model_dump(mode="json"),
+        "step": step.model_dump(mode="json"),
+        "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
+        "models": {name: str(path) for name, path in models.items()},
+    }
+    environment = os.environ | (cpu_environment(Path(sys.prefix)) if tier.gpu is None else {})
+    command = [sys.executable, "-m", "bench.engine.host", json.dumps(config)]
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            cwd=REPOSITORY,
+            env=environment,
+        )
+    engine = EngineProcess(process, log)
+    try:
+        yield engine
+    finally:
+        assert process.stdout is not None
+        engine.end()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

@@ -1,0 +1,245 @@
+"""One real engine that answers batches of requests from standard input: the process behind `engines.py`.
+
+    python -m bench.engine.host CONFIG
+
+Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time while
+there are more to begin, and perhaps an `order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens;
+or a list of `calls` of the OpenAI routes. Each line of standard output is what came of one such line. Standard output
+is kept for that: what vLLM writes there goes to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from prometheus_client import REGISTRY
+from vllm.v1.engine import EngineCoreOutput
+
+from bench.engine.engines import CLIENT_ID
+from router.difficulty.classify import classify_prompt
+from router.plan import spec_plan
+from router.registry import Step, Tier
+from router.request import Message, SpecWish
+from serve_app.engine.deployment import openai_items
+from serve_app.engine.interface import EngineError, Finished, GenerationRequest
+from serve_app.engine.vllm.engine import VllmEngine, start_vllm
+from serve_app.engine.vllm.scheduler import ORDER_PREFIX
+from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
+from serve_app.speculation.settings import SpeculationSettings
+from serve_app.transport.asgi_call import HttpCall, ResponseStart
+
+Json = dict[str, Any]
+ORDER_AFTER = 8
+"""Tokens."""
+
+
+class Witness:
+    """Keeps, by request, our own record of its steps and the one that vLLM's engine core made."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self.ours: dict[str, RequestRecord] = {}
+        self.core: dict[str, Any] = {}
+        self._keep_ours(engine._records)
+        self._keep_core(engine._engine.output_processor)
+
+    def _keep_ours(self, records: SpecRecords) -> None:
+        of = records.of
+
+        def keep(collector: Hashable) -> RequestRecord:
+            record = of(collector)
+            self.ours[_asked(collector.request_id)] = record  # type: ignore[attr-defined]
+            return record
+
+        records.of = keep  # type: ignore[method-assign]
+
+    def _keep_core(self, processor: Any) -> None:
+        process = processor.process_outputs
+
+        def keep(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+            for output in outputs:
+                if output.spec_decode_metrics is not None:
+                    self.core[_asked(output.request_id)] = output.spec_decode_metrics
+            return process(outputs, *args, **kwargs)
+
+        processor.process_outputs = keep
+
+    def take(self, request_id: str) -> Json:
+        """Both records of a request that is done; the core's is None where its own end was not the answer's."""
+        ours, core = self.ours.pop(request_id), self.core.pop(request_id, None)
+        return {
+            "steps": [(step.drafted, step.accepted, step.reason, step.drafts) for step in ours.steps],
+            "core_steps": core and list(zip(core.per_step_drafted, core.per_step_accepted, strict=True)),
+        }
+
+
+def _asked(internal_id: str) -> str:
+    """The engine puts a word before the id that it is given, vLLM random characters behind."""
+    return internal_id.removeprefix("inference-").rsplit("-", 1)[0]
+
+
+@dataclass
+class Round:
+    """Requests that are asked together.
+
+    Args:
+        engine: who answers.
+        step: what it runs.
+        witness: who keeps the records.
+        slots: held by a request while it is under way.
+    """
+
+    engine: VllmEngine
+    step: Step
+    witness: Witness
+    slots: asyncio.Semaphore
+    under_way: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has ORDER_AFTER tokens."""
+    began_s: float = field(default_factory=time.monotonic)
+
+    async def answer(self, request_id: str, ask: Json) -> Json:
+        """What came of one request, and when; or how it was refused."""
+        async with self.slots:
+            try:
+                return await self._answer(request_id, ask)
+            except EngineError as error:
+                return {"refused": [error.code, error.status, error.retryable, error.message]}
+
+    async def _answer(self, request_id: str, ask: Json) -> Json:
+        request = GenerationRequest(
+            request_id=request_id,
+            messages=messages_of(ask),
+            max_tokens=ask["max_tokens"],
+            max_tokens_is_wish=True,
+            temperature=ask["temperature"],
+            top_p=1.0,
+            seed=ask["seed"],
+            stop=tuple(ask["stop"]),
+            logprobs=False,
+            spec=spec_plan(self.step.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
+            family=ask["family"] or classify_prompt(ask["prompt"]).category,
+        )
+        began_s = time.monotonic()
+        reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "began_s": began_s - self.began_s}
+        async for item in self.engine.generate(request):
+            if isinstance(item, list):
+                reply["arrivals"].append((time.monotonic() - began_s, len(item)))
+                reply["token_ids"] += [token.token_id for token in item]
+                reply["accepted"] += [token.spec_accepted for token in item]
+                reply["text"] += "".join(token.text for token in item)
+                if len(reply["token_ids"]) >= ORDER_AFTER:
+                    self.under_way.set()
+            elif isinstance(item, Finished):
+                reply["finish_reason"] = item.finish_reason
+                reply["prompt_tokens"] = item.prompt_tokens
+                reply["draft_tokens"] = item.spec.draft_tokens
+                reply["accepted_tokens"] = item.spec.accepted_tokens
+                reply["reasons"] = item.spec.reasons
+                reply["stopped_by_tau"] = item.spec.stopped_by_tau
+            if ask["pause_s"]:
+                await asyncio.sleep(ask["pause_s"])
+        return reply | self.witness.take(request_id)
+
+
+def messages_of(ask: Json) -> tuple[Message, ...]:
+    """The conversation."""
+    user = Message(role="user", content=ask["prompt"])
+    return (user,) if ask["system"] is None else (Message(role="system", content=ask["system"]), user)
+
+
+@dataclass
+class LoopWatch:
+    """Watches how long the event loop works at a stretch, in its thread's CPU time: a busy machine changes nothing."""
+
+    longest_s: float = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        before_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            self.longest_s, before_s = max(self.longest_s, now_s - before_s), now_s
+            await asyncio.sleep(0.002)
+
+
+async def called(engine: VllmEngine, call: Json) -> Json:
+    """The answer of one of the OpenAI routes, as a replica sends it."""
+    raw = json.dumps(call["body"]).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
+    answer: Json = {"status": 0, "body": "", "failure": None}
+    async for item in openai_items(engine, await engine.openai_app(), HttpCall("POST", call["path"], headers, raw)):
+        if isinstance(item, ResponseStart):
+            answer["status"] = item.status
+        elif isinstance(item, bytes):
+            answer["body"] += item.decode()
+        else:
+            answer["failure"] = [item.code, item.status, item.retryable, item.message]
+    return answer
+
+
+def preemptions() -> int:
+    """Of all requests so far, by vLLM's own counter."""
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    return int(sum(sample.value for sample in samples if sample.name == "vllm:num_preemptions_total"))
+
+
+async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
+    """Answer until standard input ends."""
+    assert f"{ORDER_PREFIX}ngram" == CLIENT_ID
+    tier, step = Tier.model_validate(config["tier"]), Step.model_validate(config["step"])
+    settings = SpeculationSettings.model_validate(config["settings"])
+    paths = {name: Path(path) for name, path in config["models"].items()}
+    engine = await asyncio.to_thread(start_vllm, "eco", tier, step, settings, paths.__getitem__)
+    witness = Witness(engine)
+    asked = 0
+    try:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            batch = json.loads(line)
+            if "calls" in batch:
+                answers = await asyncio.gather(*(called(engine, call) for call in batch["calls"]))
+                replies.write(json.dumps(answers) + "\n")
+                replies.flush()
+                continue
+            asks, before = batch["asks"], preemptions()
+            together = Round(engine, step, witness, asyncio.Semaphore(batch["at_once"]))
+            loop = LoopWatch()
+            watching = asyncio.ensure_future(loop.run())
+            answering = [
+                asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{asked + number}", ask))
+                for number, ask in enumerate(asks)
+            ]
+            order_s = None
+            if batch["order"]:
+                if answering:
+                    await together.under_way.wait()
+                ordered_s = time.monotonic()
+                await engine.use_drafts(batch["order"])
+                order_s = time.monotonic() - ordered_s
+            given = await asyncio.gather(*answering)
+            watching.cancel()
+            seconds = time.monotonic() - together.began_s
+            asked += len(asks)
+            own = engine.own_drafts()
+            counts = {
+                "preemptions": preemptions() - before,
+                "own_drafts": [own.drafted, own.accepted],
+                "loop_s": loop.longest_s,
+            }
+            replies.write(json.dumps({"replies": given, "seconds": seconds, "order_s": order_s, **counts}) + "\n")
+            replies.flush()
+    finally:
+        await engine.shutdown()
+
+
+if __name__ == "__main__":
+    own_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    asyncio.run(serve(json.loads(sys.argv[1]), own_output))

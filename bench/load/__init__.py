@@ -1,0 +1,1 @@
+"""Load over HTTP: clients, the servers under test, and their processes."""

@@ -1,0 +1,1 @@
+"""Reports, plots, command-line options and statistics that the benchmarks share."""

@@ -1,0 +1,1 @@
+"""A simulation of one tier under load, and the scaling policies that it compares."""

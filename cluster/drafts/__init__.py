@@ -1,5 +1,0 @@
-"""Drafts made on this machine, for speculative decoding without a second model to download.
-
-`python -m cluster.drafts early-exit --layers N` makes one by hand; a profile's `models` entry with
-`source: early_exit` has `python -m cluster.weights seed` make it.
-"""

@@ -1,0 +1,1 @@
+"""The router agent: Claude explains or makes the choice of a tier, within bounds."""

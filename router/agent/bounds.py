@@ -1,0 +1,164 @@
+"""What an agent may change of a deterministic plan, and what not.
+
+A choice is taken only when all of this holds; else the deterministic plan stands, whole:
+
+- In manual mode the dials are the user's: no choice is taken.
+- The tier is the deterministic one or a neighbour of it (`agent.tier_steps`), and a neighbour only where the classifier
+  itself is in doubt: where a prompt one point harder, or one point easier, would get that tier by the dials. So no
+  wording of a prompt can buy more than one point of difficulty.
+- Where the conversation speaks to the router ("use ultra", "ignore your tools"), the tier and the speed stay.
+- A safety-critical prompt never gets a lower tier.
+- Nor does any prompt get a tier that cannot start, while the deterministic one can.
+- What the user set (speed, k, tau) stays; the speed moves by at most `MOST_SPEED_SHIFT`; k is at most the step's k_max.
+- No limit of the user is broken that the deterministic plan keeps, by the same predictions. A goal is another matter:
+  it is a wish about the choice, and the agent's choice takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from router.agent.choice import AgentChoice
+from router.agent.directives import speaks_to_router
+from router.constraints import Violation, broken_limits, given_limits
+from router.dials import power_for_difficulty, tier_for_power
+from router.observation import Observation
+from router.plan import Plan, forecast
+from router.prediction import Prediction
+from router.registry import TIER_NAMES, Profile, TierName
+from router.request import InferenceRequest
+
+DIFFICULTY_DOUBT: Final = 1
+"""Points of difficulty by which the classifier may be wrong."""
+MOST_SPEED_SHIFT: Final = 25
+"""Points of the speed dial by which an agent may turn it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A request, what the deterministic router made of it, and what that went by."""
+
+    request: InferenceRequest
+    plan: Plan
+    profile: Profile
+    observation: Observation
+
+
+def predicted(case: Case, tier: TierName, speed: int) -> Prediction:
+    """What the answer will take on that tier, at that speed."""
+    asked = case.request.model_copy(update={"speed": speed})
+    return forecast(asked, tier, case.plan.classification.category, case.observation, case.profile)
+
+
+def broken(case: Case, tier: TierName, speed: int) -> tuple[Violation, ...]:
+    """The user's limits that will probably not be kept there, the worst first."""
+    limits = given_limits(case.request.constraints)
+    return broken_limits(limits, predicted(case, tier, speed)) if limits else ()
+
+
+def time_left_s(case: Case) -> float:
+    """How long an agent may take without breaking a limit of time that the deterministic plan keeps, s.
+
+    Infinite where the user set none; a limit that is broken anyway says nothing.
+    """
+    limits = given_limits(case.request.constraints)
+    if not limits:
+        return inf
+    made = predicted(case, case.plan.tier, case.plan.speed)
+    left_ms = [
+        allowed - estimate.upper
+        for limit, allowed in limits
+        for name, estimate in (("max_ttft_ms", made.ttft_ms), ("max_total_ms", made.total_ms))
+        if limit == name and estimate.upper <= allowed
+    ]
+    return min(left_ms, default=inf) / 1000
+
+
+def refusal(choice: AgentChoice, case: Case, tier_steps: int) -> str | None:
+    """Why the choice is not taken, in words; None: it is within bounds."""
+    return next((reason for rule in _RULES for reason in rule(choice, case, tier_steps)), None)
+
+
+def open_tiers(case: Case, tier_steps: int) -> tuple[TierName, ...]:
+    """The tiers that an agent may choose; always the deterministic one, in order of power."""
+    here = case.plan.tier
+    if case.plan.mode == "manual" or tier_steps == 0 or _directives(case):
+        return (here,)
+    classification = case.plan.classification
+    doubted = {
+        tier_for_power(case.profile, power_for_difficulty(min(max(classification.difficulty + shift, 1), 10)))
+        for shift in (-DIFFICULTY_DOUBT, 0, DIFFICULTY_DOUBT)
+    }
+    index = TIER_NAMES.index(here)
+    lowest = index if classification.category == "safety_critical" else index - tier_steps
+    return tuple(
+        name
+        for place, name in enumerate(TIER_NAMES)
+        if name == here or (lowest <= place <= index + tier_steps and name in doubted and _can_start(name, case))
+    )
+
+
+def _directives(case: Case) -> tuple[str, ...]:
+    return speaks_to_router(message.content for message in case.request.chat())
+
+
+def _can_start(name: TierName, case: Case) -> bool:
+    return not case.observation.tier(name).failed or case.observation.tier(case.plan.tier).failed
+
+
+def _mode(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+    if case.plan.mode == "manual":
+        yield "in manual mode the dials are the user's"
+
+
+def _tier(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+    allowed = open_tiers(case, tier_steps)
+    if choice.tier not in allowed:
+        why = f"tier {choice.tier} is out of bounds, {', '.join(allowed)} would do"
+        found = _directives(case)
+        yield f"{why}: the prompt speaks to the router ({', '.join(found[:3])})" if found else why
+
+
+def _speed(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+    if choice.speed is None or choice.speed == case.plan.speed:
+        return
+    if case.request.speed is not None:
+        yield f"speed {choice.speed}: the user set {case.request.speed}"
+    elif abs(choice.speed - case.plan.speed) > MOST_SPEED_SHIFT:
+        yield f"speed {choice.speed} is more than {MOST_SPEED_SHIFT} from {case.plan.speed}"
+    elif found := _directives(case):
+        yield f"speed {choice.speed}: the prompt speaks to the router ({', '.join(found[:3])})"
+
+
+def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+    wish = case.request.spec
+    step = case.profile.step(choice.tier, case.observation.tier(choice.tier).active_step)
+    k_max = step.speculation.k_max if step.speculation else 0
+    if wish is not None and wish.k is not None and choice.k not in (None, wish.k):
+        yield f"k {choice.k}: the user set {wish.k}"
+    if wish is not None and wish.tau is not None and choice.tau not in (None, wish.tau):
+        yield f"tau {choice.tau:g}: the user set {wish.tau:g}"
+    if wish is not None and not wish.enabled and choice.k not in (None, 0):
+        yield f"k {choice.k}: the user wants no drafts"
+    if isinstance(choice.k, int) and choice.k > k_max:
+        yield f"k {choice.k} is more than step {step.name} of tier {choice.tier} can do ({k_max})"
+
+
+def _limits(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+    broken_before = {violation.limit for violation in broken(case, case.plan.tier, case.plan.speed)}
+    for violation in broken(case, choice.tier, case.plan.speed if choice.speed is None else choice.speed):
+        if violation.limit not in broken_before:
+            upper = violation.predicted.upper
+            yield f"{violation.limit} {violation.allowed:g}: it may be {upper:.3g}, and the router's plan keeps it"
+
+
+_RULES: Final[tuple[Callable[[AgentChoice, Case, int], Iterator[str]], ...]] = (
+    _mode,
+    _tier,
+    _speed,
+    _speculation,
+    _limits,
+)

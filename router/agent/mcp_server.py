@@ -1,0 +1,172 @@
+"""The router's tools for any MCP client, over stdio.
+
+python -m router.agent.mcp_server --url http://localhost:8000        the live state of a running application
+python -m router.agent.mcp_server --profile cluster/profiles/gpu.yaml    a tier registry, nothing live
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import yaml
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from pydantic import ValidationError
+
+from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
+from router.errors import ConfigError
+from router.observation import Observation
+from router.plan import TraceStep, TraceValue
+from router.registry import Profile
+from router.registry_reading import ReadingError, read_tiers
+
+SERVER_NAME = "power-lever-router"
+_READ_TIMEOUT_S = 10.0
+Look = Callable[[], Awaitable[ToolContext]]
+"""Gives what the tools look at, fresh for each call.
+
+Raises:
+    ReadingError: it cannot be had now.
+"""
+
+
+def tool_server(look: Look, record: Callable[[TraceStep], None] | None = None) -> Server[Any]:
+    """An MCP server with the router's tools.
+
+    Args:
+        look: what the tools look at.
+        record: told of every call of a tool.
+    """
+
+    def note(name: str, result: Mapping[str, TraceValue], began: float) -> None:
+        if record is not None:
+            record(TraceStep(name, result, (time.perf_counter() - began) * 1000))
+
+    async def list_tools(context: ServerRequestContext[Any], asked: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=mcp_tools())
+
+    async def call_tool(context: ServerRequestContext[Any], asked: CallToolRequestParams) -> CallToolResult:
+        if asked.name not in TOOLS:
+            return _failed(f"no tool {asked.name!r}, there are {', '.join(TOOLS)}")
+        began = time.perf_counter()
+        try:
+            answer = TOOLS[asked.name].call(asked.arguments or {}, await look())
+        except (ToolError, ReadingError) as error:
+            note(asked.name, {"error": str(error)}, began)
+            return _failed(str(error))
+        note(asked.name, answer.model_dump(), began)
+        return CallToolResult(
+            content=[TextContent(text=answer.model_dump_json())], structured_content=answer.model_dump(mode="json")
+        )
+
+    return Server(SERVER_NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def mcp_tools() -> list[Tool]:
+    """The router's tools as MCP describes them."""
+    return [
+        Tool(
+            name=tool.name,
+            description=tool.description,
+            input_schema=json_schema(tool.takes),
+            output_schema=json_schema(tool.gives, "serialization"),
+            annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
+        )
+        for tool in TOOLS.values()
+    ]
+
+
+def _failed(message: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=message)], is_error=True)
+
+
+def look_at_application(client: httpx2.AsyncClient, url: str) -> Look:
+    """The live state of the application at that URL, as `/api/tiers` tells it."""
+
+    async def look() -> ToolContext:
+        try:
+            response = await client.get(f"{url.rstrip('/')}/api/tiers")
+            response.raise_for_status()
+            body = response.json()
+        except (httpx2.HTTPError, httpx2.InvalidURL, json.JSONDecodeError) as error:
+            raise ReadingError(f"{url} does not tell its tiers: {error}") from error
+        return read_tiers(body)
+
+    return look
+
+
+def look_at_profile(path: Path) -> Look:
+    """The registry in a profile's YAML, with no tier running.
+
+    Raises:
+        ConfigError: it cannot be read, or is no profile.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    try:
+        profile = Profile.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError.of(error, Profile, str(path)) from error
+    context = ToolContext(profile.tiers, Observation())
+
+    async def look() -> ToolContext:
+        return context
+
+    return look
+
+
+async def serve(look: Look) -> None:
+    """Answer on stdin and stdout until stdin ends."""
+    server = tool_server(look)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+async def _serve_application(url: str) -> None:
+    async with httpx2.AsyncClient(timeout=_READ_TIMEOUT_S) as client:
+        await serve(look_at_application(client, url))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m router.agent.mcp_server",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--url", help="a running application")
+    source.add_argument("--profile", type=Path, metavar="FILE", help="a profile's YAML")
+    args = parser.parse_args(argv)
+    try:
+        if args.url is not None:
+            asyncio.run(_serve_application(args.url))
+        else:
+            asyncio.run(serve(look_at_profile(args.profile)))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command line)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The router agent's settings: which of its modes, which model, and how much time and money it may take."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from router.registry import Frozen
+
+AgentMode = Literal["off", "auto", "single_shot", "multi_turn", "agent_sdk"]
+ActiveMode = Literal["single_shot", "multi_turn", "agent_sdk"]
+
+
+class AgentPrices(Frozen):
+    """What the agent's model costs, USD per million tokens."""
+
+    input: float = Field(default=0.10, ge=0, description="Input tokens, USD per million.")
+    cache_write: float = Field(default=0.125, ge=0, description="Input tokens written to the cache, USD per million.")
+    cache_read: float = Field(default=0.01, ge=0, description="Input tokens read from the cache, USD per million.")
+    output: float = Field(default=0.50, ge=0, description="Output tokens, USD per million.")
+    source: str = Field(
+        default="platform.claude.com/docs/en/models/haiku-5-5/overview, prompts up to 100,000 tokens, 2026-11",
+        description="Where these prices come from; they are the default model's.",
+    )
+
+
+class AgentSettings(Frozen):
+    """The router agent. It needs `ANTHROPIC_API_KEY` in the environment of the ingress."""
+
+    mode: AgentMode = Field(
+        default="auto",
+        description="`single_shot`: Claude explains the router's choice, beside the answer; `multi_turn`, `agent_sdk`: "
+        "Claude makes the choice first, within bounds; `off`; `auto`: `single_shot` where `ANTHROPIC_API_KEY` is set "
+        "and engines are real, else `off`.",
+    )
+    model: str = Field(default="claude-haiku-5-5", min_length=1, description="Model of the agent.")
+    base_url: str | None = Field(
+        default=None, description="URL of the Messages API; null: the SDK's own (`ANTHROPIC_BASE_URL` or Anthropic's)."
+    )
+    thinking: Literal["disabled", "default"] = Field(
+        default="disabled",
+        description="`disabled`: the model does not think before it answers; `default`: as the model does by itself, "
+        "for models that cannot do without.",
+    )
+    timeout_s: float = Field(default=8.0, gt=0, le=120, description="Longest time for all of the agent's work, s.")
+    end_wait_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=10,
+        description="How long the end of a stream waits for an explanation that is under way, s.",
+    )
+    max_turns: int = Field(default=4, ge=1, le=16, description="Most calls of the model for one plan.")
+    max_output_tokens: int = Field(default=400, ge=64, le=8192, description="Most output tokens of one call.")
+    budget_usd: float = Field(default=0.005, ge=0, description="Most that the agent may cost for one request, USD.")
+    prompt_chars: int = Field(
+        default=4000,
+        ge=0,
+        le=100_000,
+        description="How much of the user's prompt the agent sees, characters; 0: only what the classifier says of it.",
+    )
+    tier_steps: int = Field(
+        default=1, ge=0, le=1, description="How many tiers the agent may move the choice of the deterministic router."
+    )
+    max_concurrent: int = Field(
+        default=32, ge=1, description="Requests of one ingress replica that may use the agent at a time."
+    )
+    pause_after: int = Field(
+        default=3, ge=1, description="Failures of the API in a row after which it is not asked for `pause_s`."
+    )
+    pause_s: float = Field(default=30.0, ge=0, description="How long it is then not asked, s.")
+    prices: AgentPrices = Field(default=AgentPrices(), description="Prices of the model.")
+
+
+def active_mode(settings: AgentSettings, *, has_key: bool, mock: bool) -> ActiveMode | None:
+    """The mode that is meant; None: off.
+
+    Args:
+        settings: what was configured.
+        has_key: whether there is an API key.
+        mock: whether the engines are stubs: `auto` is then off, so that page work and tests call nobody.
+    """
+    if settings.mode == "off":
+        return None
+    if settings.mode == "auto":
+        return "single_shot" if has_key and not mock else None
+    return settings.mode

@@ -1,0 +1,232 @@
+"""The router's tools, each defined once: what it takes, what it gives, what it does, and the words that describe it.
+
+From these definitions are made the tools of the Messages API (`messages_api_tools`), those of the MCP server
+(`mcp_server.py`) and of the Agent SDK (`agent/sdk.py`), and the `trace` events of tools that an agent called. All are
+read-only and pure: what is live comes in with the `ToolContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+
+from router.dials import DEFAULT_SPEED
+from router.difficulty.classify import classify_prompt
+from router.difficulty.signals import Category
+from router.errors import describe_problems
+from router.observation import Observation
+from router.plan import (
+    built_config,
+    classified,
+    classify_chat,
+    is_seeded_sample,
+    sampling_of,
+    spec_plan,
+    tier_pool,
+)
+from router.registry import Frozen, Power, Tier, TierName
+from router.request import InferenceRequest, SpecWish
+from router.runs.summary import NO_RUNS, Recent, RunSummary
+from router.steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool
+
+if TYPE_CHECKING:
+    from anthropic.types import ToolParam
+
+InputT = TypeVar("InputT", bound=BaseModel)
+OutputT = TypeVar("OutputT", bound=BaseModel)
+
+DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
+"""Draft tokens per step; `auto`: the controller decides."""
+MOST_PROMPT_CHARS: Final = 200_000
+
+
+class ToolError(Exception):
+    """A tool cannot answer; the message says why, and goes to the caller of the tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What the tools look at.
+
+    `request` is the request in hand; None outside of one (an MCP client's call).
+    """
+
+    tiers: Mapping[TierName, Tier]
+    observation: Observation
+    request: InferenceRequest | None = None
+
+
+class ClassifyPromptInput(Frozen):
+    """Arguments of `classify_prompt`."""
+
+    prompt: str | None = Field(
+        default=None,
+        max_length=MOST_PROMPT_CHARS,
+        description="Text to classify; null: the prompt of the request in hand, in its conversation.",
+    )
+
+
+class CheckGpuPoolInput(Frozen):
+    """Arguments of `check_gpu_pool`."""
+
+    tier: TierName = Field(description="Tier to look at.")
+
+
+class BuildConfigInput(Frozen):
+    """Arguments of `build_config`."""
+
+    tier: TierName = Field(description="Tier to answer on.")
+    speed: Power | None = Field(
+        default=None, description="Speed dial, 0 (thorough) to 100 (terse); null: the request's, or 50."
+    )
+    k: DraftTokens | None = Field(
+        default=None, description="Draft tokens per step, 0-32 or `auto`; null: the request's, or the tier's own."
+    )
+    tau: float | None = Field(
+        default=None, ge=0, le=1, description="Acceptance rate (0-1) below which drafting stops; null: as for `k`."
+    )
+
+
+class RecentRunsInput(Frozen):
+    """Arguments of `recent_runs`."""
+
+    tier: TierName = Field(description="Tier to look at.")
+    category: Category | None = Field(default=None, description="Kind of prompt; null: all kinds together.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[InputT, OutputT]):
+    """One tool."""
+
+    name: str
+    description: str
+    takes: type[InputT]
+    gives: type[OutputT]
+    run: Callable[[InputT, ToolContext], OutputT]
+
+    def call(self, arguments: Mapping[str, Any], context: ToolContext) -> OutputT:
+        """The tool's answer to unchecked arguments.
+
+        Raises:
+            ToolError: the arguments are wrong, or there is no answer.
+        """
+        try:
+            return self.run(self.takes.model_validate(arguments), context)
+        except ValidationError as error:
+            raise ToolError("; ".join(describe_problems(error, self.takes))) from error
+
+
+def _classify_prompt(asked: ClassifyPromptInput, context: ToolContext) -> ClassifiedPrompt:
+    if asked.prompt is not None:
+        return classified(classify_prompt(asked.prompt))
+    if context.request is None:
+        raise ToolError("prompt: there is no request in hand, so the text must be given")
+    return classified(classify_chat(context.request.chat()))
+
+
+def _check_gpu_pool(asked: CheckGpuPoolInput, context: ToolContext) -> TierPool:
+    return tier_pool(asked.tier, context.tiers[asked.tier], context.observation)
+
+
+def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
+    tier, state = context.tiers[asked.tier], context.observation.tier(asked.tier)
+    step = next((step for step in tier.chain if step.name == state.active_step), tier.chain[0])
+    request = context.request or InferenceRequest(prompt="?")
+    speed = next(value for value in (asked.speed, request.speed, DEFAULT_SPEED) if value is not None)
+    given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
+    given |= {key: value for key, value in (("k", asked.k), ("tau", asked.tau)) if value is not None}
+    category: Category = "general_reasoning"
+    past = NO_RUNS
+    if context.request is not None:
+        category = classify_chat(request.chat()).category
+        past = state.recent_by_family.get(category, NO_RUNS)
+    sampling = sampling_of(request, category, speed, step)
+    spec = spec_plan(step.speculation, SpecWish.model_validate(given), past, is_seeded_sample(request, sampling))
+    return built_config(tier.power[0], speed, asked.tier, step, sampling, spec)
+
+
+def _recent_runs(asked: RecentRunsInput, context: ToolContext) -> RecentRuns:
+    state = context.observation.tier(asked.tier)
+    summary = state.recent if asked.category is None else state.recent_by_family.get(asked.category, NO_RUNS)
+    return _summarised(asked.tier, asked.category, summary)
+
+
+def _summarised(tier: TierName, category: Category | None, summary: RunSummary) -> RecentRuns:
+    return RecentRuns(
+        tier=tier,
+        category=category,
+        runs=summary.runs,
+        ttft_ms=_mean(summary.ttft_ms),
+        ttft_deviation_ms=summary.ttft_ms.deviation if summary.ttft_ms else None,
+        engine_ttft_ms=_mean(summary.engine_ttft_ms),
+        total_ms=_mean(summary.total_ms),
+        tokens_per_s=_mean(summary.tokens_per_s),
+        completion_tokens=_mean(summary.completion_tokens),
+        acceptance_rate=summary.acceptance_rate,
+        energy_wh=_mean(summary.energy_wh),
+        cost_usd=_mean(summary.cost_usd),
+    )
+
+
+def _mean(quantity: Recent | None) -> float | None:
+    return quantity.mean if quantity else None
+
+
+CLASSIFY_PROMPT: Final = Tool(
+    "classify_prompt",
+    "What kind of prompt it is (safety_critical, code, math, creative, simple_question, general_reasoning), how hard "
+    "it is from 1 to 10, and why. Deterministic, from word tables.",
+    ClassifyPromptInput,
+    ClassifiedPrompt,
+    _classify_prompt,
+)
+CHECK_GPU_POOL: Final = Tool(
+    "check_gpu_pool",
+    "The live state of one tier: its replicas, whether it is warm, how long a cold start takes, how long requests "
+    "wait in its queue.",
+    CheckGpuPoolInput,
+    TierPool,
+    _check_gpu_pool,
+)
+BUILD_CONFIG: Final = Tool(
+    "build_config",
+    "What a request would run with on a tier: the model that answers, sampling, speculative decoding.",
+    BuildConfigInput,
+    BuiltConfig,
+    _build_config,
+)
+RECENT_RUNS: Final = Tool(
+    "recent_runs",
+    "What recent requests were like on a tier, for one kind of prompt or all: time to first token, tokens per second, "
+    "acceptance of drafts, energy, cost.",
+    RecentRunsInput,
+    RecentRuns,
+    _recent_runs,
+)
+TOOLS: Final[Mapping[str, Tool[Any, Any]]] = {
+    tool.name: tool for tool in (CLASSIFY_PROMPT, CHECK_GPU_POOL, BUILD_CONFIG, RECENT_RUNS)
+}
+
+
+class _Untitled(GenerateJsonSchema):
+    """JSON schema without the titles that pydantic makes of names: they say nothing and cost tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def json_schema(model: type[BaseModel], mode: Literal["validation", "serialization"] = "validation") -> dict[str, Any]:
+    """JSON schema of a model, an object at its root."""
+    schema = model.model_json_schema(schema_generator=_Untitled, mode=mode)
+    schema.pop("title", None)
+    schema.pop("description", None)  # the docstring; the tool has a description of its own
+    return schema
+
+
+def messages_api_tool(tool: Tool[Any, Any]) -> ToolParam:
+    """A tool as the Messages API takes it."""
+    return {"name": tool.name, "description": tool.description, "input_schema": json_schema(tool.takes)}

@@ -1,0 +1,1 @@
+"""How hard a prompt is: categories, rules, and the learned part."""

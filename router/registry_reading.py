@@ -1,0 +1,150 @@
+"""What a running application says of its tiers (`GET /api/tiers`), read back into the types that the tools look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from router.agent.tools import ToolContext
+from router.difficulty.signals import Category
+from router.observation import Observation, TierState
+from router.registry import TIER_NAMES, Replicas, Speculation, Step, Tier, TierName
+from router.runs.summary import FinishReason, Recent, RunSummary
+
+
+class ReadingError(Exception):
+    """The application does not answer, or not as this version of it does."""
+
+
+class _Reading(BaseModel):
+    """Base of what is read: what a newer application says besides is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Replicas(_Reading):
+    running: int
+    starting: int
+    pending: int
+    min: int
+    max: int
+
+
+class _Step(_Reading):
+    name: str
+    target: str
+    max_model_len: int
+    speculation: Speculation | None
+    failure: str | None
+
+
+class _Recent(_Reading):
+    mean: float
+    deviation: float
+
+
+class _Runs(_Reading):
+    """Counts are not told for each quantity: those of the runs stand for them."""
+
+    runs: float
+    ttft_ms: _Recent | None
+    engine_ttft_ms: _Recent | None
+    total_ms: _Recent | None
+    tokens_per_sec: _Recent | None
+    completion_tokens: _Recent | None
+    acceptance_rate: float | None
+    draft_tokens: float
+    energy_wh: _Recent | None
+    cost_usd: _Recent | None
+    finish_reasons: dict[FinishReason, float]
+
+    def summary(self) -> RunSummary:
+        def recent(said: _Recent | None) -> Recent | None:
+            return Recent(said.mean, said.deviation, self.runs) if said else None
+
+        return RunSummary(
+            runs=self.runs,
+            ttft_ms=recent(self.ttft_ms),
+            engine_ttft_ms=recent(self.engine_ttft_ms),
+            total_ms=recent(self.total_ms),
+            tokens_per_s=recent(self.tokens_per_sec),
+            completion_tokens=recent(self.completion_tokens),
+            energy_wh=recent(self.energy_wh),
+            cost_usd=recent(self.cost_usd),
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=(self.acceptance_rate or 0.0) * self.draft_tokens,
+            finish_reasons=self.finish_reasons,
+        )
+
+
+class _AllRuns(_Runs):
+    families: dict[Category, _Runs]
+
+
+class _Tier(_Reading):
+    name: TierName
+    power: tuple[int, int]
+    gpu: str
+    gpus: int
+    price_usd_per_hour: float
+    active_watts: float
+    idle_watts: float
+    replicas: _Replicas
+    failed: bool
+    reason: str | None
+    active_step: str | None
+    chain: tuple[_Step, ...]
+    queue_wait_ms: float
+    cold_start_s: float
+    recent: _AllRuns
+
+    def tier(self) -> Tier:
+        """Its entry in the registry."""
+        return Tier(
+            power=self.power,
+            gpu=None if self.gpu == "cpu" else self.gpu,
+            gpus=self.gpus,
+            replicas=Replicas(min=self.replicas.min, max=self.replicas.max),
+            price_usd_per_hour=self.price_usd_per_hour,
+            active_watts=self.active_watts,
+            idle_watts=self.idle_watts,
+            chain=tuple(
+                Step(name=step.name, target=step.target, max_model_len=step.max_model_len, speculation=step.speculation)
+                for step in self.chain
+            ),
+        )
+
+    def state(self) -> TierState:
+        """What it is doing."""
+        return TierState(
+            running=self.replicas.running,
+            starting=self.replicas.starting,
+            pending=self.replicas.pending,
+            reason=self.reason,
+            active_step=self.active_step,
+            step_failures=tuple((step.name, step.failure) for step in self.chain if step.failure is not None),
+            failed=self.failed,
+            queue_wait_ms=self.queue_wait_ms,
+            cold_start_s=self.cold_start_s,
+            recent=self.recent.summary(),
+            recent_by_family={family: runs.summary() for family, runs in self.recent.families.items()},
+        )
+
+
+class _Tiers(_Reading):
+    tiers: tuple[_Tier, ...]
+
+
+def read_tiers(body: Any) -> ToolContext:
+    """The body of `/api/tiers`, as what tools look at outside of a request.
+
+    Raises:
+        ReadingError: it is not that body.
+    """
+    try:
+        found = {tier.name: tier for tier in _Tiers.model_validate(body).tiers}
+        registry = {name: found[name].tier() for name in TIER_NAMES}
+    except (ValidationError, KeyError) as error:
+        raise ReadingError(f"/api/tiers is not as this version of the router knows it: {error}") from error
+    return ToolContext(registry, Observation({name: found[name].state() for name in TIER_NAMES}))

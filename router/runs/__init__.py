@@ -1,0 +1,1 @@
+"""Past runs: what each tier did with each category of prompt."""

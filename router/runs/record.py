@@ -1,0 +1,186 @@
+"""The rolling record of past runs: fading statistics by tier and prompt family.
+
+There are four tiers and six families, and every one has the same few sums: the record's size does not depend on how
+many runs it saw. It holds no text of any prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from pydantic import Field
+
+from router.difficulty.signals import Category
+from router.registry import Frozen, TierName
+from router.runs.fading import NO_VALUES, Fading, HalfLife, kept_after
+from router.runs.summary import FINISH_REASONS, Recent, RunReport, RunSummary, TierRuns
+
+_FORGOTTEN = 0.01
+"""A family with fewer effective runs than this counts as never seen."""
+
+
+class RunSettings(Frozen):
+    """How past runs are remembered and reported."""
+
+    half_life_runs: float = Field(
+        default=50.0, ge=1, description="A run weighs half after so many further ones of its tier and prompt family."
+    )
+    half_life_s: float = Field(default=3600.0, gt=0, description="A run weighs half after this time, s.")
+    report_every_s: float = Field(
+        default=0.5, gt=0, description="How long an ingress replica collects finished runs before it reports them, s."
+    )
+
+    @property
+    def half_life(self) -> HalfLife:
+        """Both half-lives."""
+        return HalfLife(self.half_life_runs, self.half_life_s)
+
+
+class RunRecord:
+    """The rolling record: fading statistics of every tier and family.
+
+    Args:
+        half_life: how fast runs are forgotten.
+    """
+
+    def __init__(self, half_life: HalfLife) -> None:
+        self._half_life = half_life
+        self._cells: dict[tuple[TierName, Category], _Cell] = {}
+
+    def add(self, report: RunReport, now_s: float) -> None:
+        """Take in one run that finished about now (seconds of any steady clock)."""
+        key = (report.tier, report.family)
+        self._cells[key] = self._cells.get(key, _EMPTY).after(report, now_s, self._half_life)
+
+    def summaries(self, now_s: float) -> Mapping[TierName, TierRuns]:
+        """By tier, as of now; tiers without a run are left out."""
+        tiers: dict[TierName, dict[Category, _Cell]] = {}
+        for (tier, family), kept in self._cells.items():
+            cell = kept.at(now_s, self._half_life)
+            if cell.runs >= _FORGOTTEN:
+                tiers.setdefault(tier, {})[family] = cell
+        return MappingProxyType({tier: _tier_runs(cells) for tier, cells in tiers.items()})
+
+
+def _tier_runs(cells: Mapping[Category, _Cell]) -> TierRuns:
+    by_family = {family: cell.summary() for family, cell in cells.items()}
+    return TierRuns(_merged(cells.values()).summary(), MappingProxyType(by_family))
+
+
+class _Quantities(NamedTuple):
+    """One statistic for each measured quantity; the fields are those of `RunSummary`."""
+
+    ttft_ms: Fading = NO_VALUES
+    engine_ttft_ms: Fading = NO_VALUES
+    ms_per_token: Fading = NO_VALUES
+    total_ms: Fading = NO_VALUES
+    tokens_per_s: Fading = NO_VALUES
+    completion_tokens: Fading = NO_VALUES
+    energy_wh: Fading = NO_VALUES
+    cost_usd: Fading = NO_VALUES
+    watts: Fading = NO_VALUES
+    usd_per_hour: Fading = NO_VALUES
+
+
+def _measured(report: RunReport) -> Mapping[str, float]:
+    """What one run says of each quantity. One that it cannot tell (the pace of a single token) is left out."""
+    values = {
+        "ttft_ms": report.ttft_ms,
+        "engine_ttft_ms": max(0.0, report.ttft_ms - report.queue_ms),
+        "total_ms": report.total_ms,
+        "completion_tokens": float(report.completion_tokens),
+        "energy_wh": report.energy_wh,
+        "cost_usd": report.cost_usd,
+    }
+    if report.completion_tokens > 1:
+        values["ms_per_token"] = max(0.0, report.total_ms - report.ttft_ms) / (report.completion_tokens - 1)
+    if report.completion_tokens > 0 and report.tokens_per_s > 0:
+        values["tokens_per_s"] = report.tokens_per_s
+    if report.busy_s > 0:
+        values["watts"] = report.energy_wh * 3600 / report.busy_s
+        values["usd_per_hour"] = report.cost_usd * 3600 / report.busy_s
+    return values
+
+
+class _Cell(NamedTuple):
+    """The record of one tier and family; `_EMPTY` is where it begins."""
+
+    at_s: float
+    runs: float
+    quantities: _Quantities
+    draft_tokens: float
+    accepted_tokens: float
+    endings: tuple[float, ...]
+    """Runs by how they ended, in the order of `FINISH_REASONS`."""
+
+    def faded(self, kept: float, now_s: float) -> _Cell:
+        """With every weight times `kept` (0-1)."""
+        return _Cell(
+            now_s,
+            self.runs * kept,
+            _Quantities(*(quantity.faded(kept) for quantity in self.quantities)),
+            self.draft_tokens * kept,
+            self.accepted_tokens * kept,
+            tuple(ended * kept for ended in self.endings),
+        )
+
+    def at(self, now_s: float, half_life: HalfLife) -> _Cell:
+        """As of now."""
+        return self.faded(kept_after(0, now_s - self.at_s, half_life), now_s)
+
+    def after(self, report: RunReport, now_s: float, half_life: HalfLife) -> _Cell:
+        """With one more run."""
+        old = self.faded(kept_after(1, now_s - self.at_s, half_life), now_s)
+        changed = {name: getattr(old.quantities, name).with_value(value) for name, value in _measured(report).items()}
+        return old._replace(
+            runs=old.runs + 1,
+            quantities=old.quantities._replace(**changed),
+            draft_tokens=old.draft_tokens + report.draft_tokens,
+            accepted_tokens=old.accepted_tokens + report.accepted_tokens,
+            endings=tuple(
+                ended + (reason == report.finish_reason)
+                for reason, ended in zip(FINISH_REASONS, old.endings, strict=True)
+            ),
+        )
+
+    def merged(self, other: _Cell) -> _Cell:
+        """Both together; they must be of the same moment."""
+        return _Cell(
+            self.at_s,
+            self.runs + other.runs,
+            _Quantities(
+                *(mine.merged(its) for mine, its in zip(self.quantities, other.quantities, strict=True)),
+            ),
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            tuple(mine + its for mine, its in zip(self.endings, other.endings, strict=True)),
+        )
+
+    def summary(self) -> RunSummary:
+        """As the router reads it."""
+        told = {
+            name: Recent(quantity.mean, quantity.deviation, quantity.weight)
+            for name, quantity in self.quantities._asdict().items()
+            if quantity.weight > 0
+        }
+        reasons = zip(FINISH_REASONS, self.endings, strict=True)
+        shares = {reason: ended / self.runs for reason, ended in reasons if ended > 0 and self.runs > 0}
+        return RunSummary(
+            runs=self.runs,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            finish_reasons=MappingProxyType(shares),
+            **told,
+        )
+
+
+_EMPTY = _Cell(0.0, 0.0, _Quantities(), 0.0, 0.0, (0.0,) * len(FINISH_REASONS))
+
+
+def _merged(cells: Iterable[_Cell]) -> _Cell:
+    total, *rest = cells
+    for cell in rest:
+        total = total.merged(cell)
+    return total

@@ -1,0 +1,120 @@
+"""What recent requests were like, by tier and prompt family: reports of single runs, and summaries of many.
+
+Times in ms, energy in Wh, cost in USD. `runs/record.py` makes the one into the other. A summary is a plain immutable
+value: the observation carries it, `router/prediction.py` and `past_drafts.py` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple, get_args
+
+from router.difficulty.signals import Category
+from router.registry import TierName
+
+FAMILIES: tuple[Category, ...] = get_args(Category)
+"""A run's prompt family is the category of its prompt."""
+FinishReason = Literal["stop", "length", "other"]
+FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One finished request."""
+
+    tier: TierName
+    family: Category
+    ttft_ms: float
+    """Arrival to first token, as the client saw it."""
+    queue_ms: float
+    """The part of `ttft_ms` that it waited: for the tier to start, for a replica, in the engine's queue."""
+    total_ms: float
+    """Arrival to last token."""
+    tokens_per_s: float
+    """Completion tokens over the time on the engine (prefill included, waiting excluded)."""
+    prompt_tokens: int
+    completion_tokens: int
+    draft_tokens: int
+    """Drafts that the target verified; 0 without speculation."""
+    accepted_tokens: int
+    energy_wh: float
+    cost_usd: float
+    finish_reason: FinishReason
+
+    @property
+    def busy_s(self) -> float:
+        """Time on the engine: from the end of the waiting to the last token, s."""
+        return max(0.0, self.total_ms - self.queue_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """One measured quantity over recent runs, where the newest weigh most."""
+
+    mean: float
+    deviation: float
+    """Standard deviation between runs."""
+    count: float
+    """Effective number of runs behind it: each counts 1 when it is new and less as time and other runs pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Recent runs of one tier, all families together or one of them. A quantity that nobody measured is None."""
+
+    runs: float = 0.0
+    """Effective number of runs; 0: none was seen."""
+    ttft_ms: Recent | None = None
+    """As the client saw it, waiting included."""
+    engine_ttft_ms: Recent | None = None
+    """Without the waiting (`RunReport.queue_ms`): what a warm and idle tier needs."""
+    ms_per_token: Recent | None = None
+    """Between the first token and the last."""
+    total_ms: Recent | None = None
+    tokens_per_s: Recent | None = None
+    completion_tokens: Recent | None = None
+    energy_wh: Recent | None = None
+    """Per answer."""
+    cost_usd: Recent | None = None
+    """Per answer."""
+    watts: Recent | None = None
+    """Energy charged to an answer over its time on the engine, W."""
+    usd_per_hour: Recent | None = None
+    """Cost charged to an answer over its time on the engine, USD per hour."""
+    draft_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    """Drafts verified and accepted, older ones counting less."""
+    finish_reasons: Mapping[FinishReason, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Share (0-1) of the runs by how they ended; those that never occurred are left out."""
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of the verified drafts (0-1); None where nothing was drafted."""
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens > 0 else None
+
+    @property
+    def energy_wh_per_token(self) -> float | None:
+        """Energy of the answers over their completion tokens, Wh; None where there were none."""
+        return _ratio(self.energy_wh, self.completion_tokens)
+
+    @property
+    def cost_usd_per_token(self) -> float | None:
+        """Cost of the answers over their completion tokens, USD; None where there were none."""
+        return _ratio(self.cost_usd, self.completion_tokens)
+
+
+NO_RUNS = RunSummary()
+
+
+def _ratio(upper: Recent | None, lower: Recent | None) -> float | None:
+    return upper.mean / lower.mean if upper and lower and lower.mean > 0 else None
+
+
+class TierRuns(NamedTuple):
+    """The summaries of one tier."""
+
+    all: RunSummary
+    by_family: Mapping[Category, RunSummary]
+    """Families without a run are left out."""

@@ -1,0 +1,1 @@
+"""What is let in: headers, open requests, slots of a tier, and the drain."""

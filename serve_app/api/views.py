@@ -1,0 +1,83 @@
+"""What `/api/tiers` says (design contract): the registry joined with the observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from router.observation import ClusterGpus, Observation, TierState
+from router.registry import Tier
+from serve_app.api.runs_view import runs_view
+from serve_app.config import AppConfig
+
+
+def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
+    """The body of `/api/tiers`."""
+    return {
+        "profile": config.profile,
+        "profile_reason": config.profile_reason,
+        "inference_mode": config.inference_mode,
+        "gpus": _gpus(observation.gpus),
+        "tiers": [_tier(name, tier, observation.tier(name)) for name, tier in config.tiers.items()],
+    }
+
+
+def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
+    if gpus is None:
+        return None
+    return {
+        "types": {
+            name: {"nodes": there.nodes, "total": there.gpus, "free": there.free}
+            for name, there in sorted(gpus.types.items())
+        },
+        "autoscaler": gpus.autoscaler,
+        "nodes_coming": dict(gpus.coming),
+        "failed_launches": dict(gpus.failures),
+    }
+
+
+def draft_floor(tier: Tier, state: TierState) -> float | None:
+    """The `floor` of the step that the tier serves, or would try first."""
+    step = next((step for step in tier.chain if step.name == state.active_step), tier.chain[0])
+    return step.speculation.floor if step.speculation else None
+
+
+def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
+    failures = dict(state.step_failures)
+    floor = draft_floor(tier, state)
+    return {
+        "name": name,
+        "power": list(tier.power),
+        "gpu": tier.gpu or "cpu",
+        "gpus": tier.gpus,
+        "price_usd_per_hour": tier.price_usd_per_hour,
+        "active_watts": tier.active_watts,
+        "idle_watts": tier.idle_watts,
+        "replicas": {
+            "running": state.running,
+            "starting": state.starting,
+            "pending": state.pending,
+            "min": tier.replicas.min,
+            "max": tier.replicas.max,
+        },
+        "failed": state.failed,
+        "reason": state.reason,
+        "active_step": state.active_step,
+        "chain": [
+            {
+                "name": step.name,
+                "target": step.target,
+                "max_model_len": step.max_model_len,
+                "method": step.speculation.method if step.speculation else None,
+                "speculation": step.speculation.model_dump() if step.speculation else None,
+                "failure": failures.get(step.name),
+            }
+            for step in tier.chain
+        ],
+        "drafts": {"in_use": state.drafts, "reason": state.drafts_reason, "floor": floor}
+        if floor is not None
+        else None,
+        "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
+        "queue_wait_ms": state.queue_wait_ms,
+        "cold_start_s": state.cold_start_s,
+        "recent": runs_view(state),
+    }

@@ -1,0 +1,1 @@
+"""vLLM in the engine replica; the only package that imports vLLM."""

@@ -1,0 +1,94 @@
+"""Two proposers in one engine: the step's own draft model or EAGLE head, and n-gram lookup; in the worker's process.
+
+Each step says which of them drafts (`vllm/scheduler.py` writes it on the scheduler's output), so the worker keeps no
+state that could be out of step. With n-gram drafts the draft model does not run. Its KV cache then has holes: drafts
+for requests that ran meanwhile are poorer after going back, and drafts are never more than proposals.
+
+Written for vLLM's V1 model runner.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.v1.spec_decode.draft_model import DraftModelProposer
+from vllm.v1.spec_decode.eagle import EagleProposer
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.gpu_worker import Worker
+
+from router.registry import Drafts
+from serve_app.engine.vllm.ngram_lookup import TokenHistory, ngram_drafts
+from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE
+
+
+class CompositeGpuWorker(Worker):
+    """vLLM's GPU worker with both proposers (`worker_cls`)."""
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """See vLLM."""
+        super().load_model(*args, **kwargs)
+        compose_drafts(self.model_runner)
+
+
+def compose_drafts(runner: Any) -> None:
+    """Have the runner's drafter make n-gram drafts in the steps that say so.
+
+    Raises:
+        RuntimeError: a runner or drafter that this is not written for.
+    """
+    drafter = getattr(runner, "drafter", None)
+    if not isinstance(runner, GPUModelRunner) or not isinstance(drafter, DraftModelProposer | EagleProposer):
+        raise RuntimeError(
+            "going over to n-gram drafts (`speculation.floor`) is written for vLLM's V1 model runner "
+            "(VLLM_USE_V2_MODEL_RUNNER=0) with a draft model or EAGLE head, "
+            f"got {type(runner).__name__} with {type(drafter).__name__}"
+        )
+    composite = _Composite(runner, drafter)
+    runner.propose_draft_token_ids = composite.propose_draft_token_ids
+    drafter.propose = composite.propose
+
+
+class _Composite:
+    """Stands before the runner's way to draft and before the drafter."""
+
+    def __init__(self, runner: Any, drafter: Any) -> None:
+        self._runner, self._drafter = runner, drafter
+        self._own_way, self._own = runner.propose_draft_token_ids, drafter.propose
+        self._drafts: Drafts = "own"
+        self._history: TokenHistory | None = None
+
+    def propose_draft_token_ids(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the runner's."""
+        self._drafts = getattr(scheduler_output, DRAFTS_ATTRIBUTE)
+        return self._own_way(scheduler_output, *args, **kwargs)
+
+    def propose(self, **inputs: Any) -> torch.Tensor:
+        """As the drafter's; the runner calls it by keywords."""
+        metadata, tokens = inputs["common_attn_metadata"], inputs["target_token_ids"]
+        history = self._history = self._history or self._new_history()
+        history.write(metadata.slot_mapping[: len(tokens)], tokens)
+        if self._drafts == "own":
+            return self._own(**inputs)
+        k = inputs["num_speculative_tokens"]
+        drafter = self._drafter
+        # As the drafter would leave it; lookups have no probabilities.
+        drafter.num_speculative_tokens, drafter._last_draft_probs = k, None
+        last = inputs["token_indices_to_sample"]
+        if last is None:
+            last = metadata.query_start_loc[1:] - 1
+        positions = inputs["target_positions"]
+        lengths = (positions[0] if positions.dim() == 2 else positions)[last].long() + 1
+        text = history.read(metadata.block_table_tensor[: len(last)], metadata.max_seq_len)
+        # What was just sampled has no slot yet.
+        text = torch.cat([text, torch.zeros_like(text[:, :1])], dim=1)
+        text.scatter_(1, lengths.unsqueeze(1), inputs["next_token_ids"].to(text.dtype).unsqueeze(1))
+        return ngram_drafts(text, lengths + 1, k).long()
+
+    def _new_history(self) -> TokenHistory:
+        """The KV cache exists only after the model is loaded."""
+        group = self._drafter.kv_cache_gid
+        config = self._runner.kv_cache_config
+        slots = config.num_blocks * config.kv_cache_groups[group].kv_cache_spec.block_size
+        block_size = self._runner.input_batch.block_table[group].block_size
+        return TokenHistory(slots // block_size, block_size, self._runner.device)

@@ -1,0 +1,405 @@
+"""vLLM behind the engine interface; imported only inside an engine replica.
+
+What it adds over `AsyncLLM`: a draft depth of its own for each request (`vllm/scheduler.py`), the exact record of what
+was drafted and accepted (`vllm/step_record.py`), and a text for each token (`token_text.py`). Chats are rendered,
+tokenized and given their sampling defaults by vLLM's own OpenAI layer, so that both ways to ask give the same answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from starlette.types import ASGIApp
+from tokenizers.decoders import DecodeStream
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.launchers.cli_args import FrontendArgs
+from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve import create_error_response
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+from vllm.exceptions import GracefulHTTPError, VLLMError
+from vllm.inputs import TokensPrompt
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from router.registry import Drafts, Speculation, Step, Tier
+from serve_app.engine.interface import (
+    Admitted,
+    EngineError,
+    EngineItem,
+    EngineLoad,
+    EngineStartError,
+    FamilyCount,
+    Finished,
+    GenerationRequest,
+    SpecStats,
+    speculation_wish,
+)
+from serve_app.engine.load_signals import Recent
+from serve_app.engine.vllm import ngram_lookup
+from serve_app.engine.vllm.grammar_errors import refuse_bad_grammars
+from serve_app.engine.vllm.scheduler import CONFIG_KEY, ORDER_PREFIX
+from serve_app.engine.vllm.step_record import SpecRecords
+from serve_app.engine.vllm.token_text import TokenTexts
+from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.wish import SpeculationWish
+
+_NGRAM = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
+
+_CPU_WORKERS = {
+    False: "serve_app.engine.vllm.cpu_worker.MendedCpuWorker",
+    True: "serve_app.engine.vllm.cpu_worker.CompositeCpuWorker",
+}
+"""By whether the step can go over to n-gram drafts."""
+_CLIENT = "inference-"
+"""Before a client's request id, which may be anything, also what looks like an order."""
+_SEQUENCES_A_REQUEST = 4
+"""Sequences that the requests of a replica may have on average (`n`, and several prompts in one request). vLLM refuses
+what would be more than so many times `max_ongoing_requests` with a 503, instead of queueing without a bound."""
+_FAILED = "error"
+"""vLLM's finish reason of a request that the engine could not go on with."""
+_TOO_LONG = ("input_text", "input_tokens")
+"""What vLLM names as wrong in a chat that is too long, by its characters or its tokens."""
+
+
+class _LoadCounter(StatLoggerBase):
+    """Keeps the scheduler's last counts."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self.running = 0
+        self.kv_usage = 0.0
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+            self.kv_usage = scheduler_stats.kv_cache_usage
+
+    def log_engine_initialized(self) -> None: ...
+
+
+def server_args(step: Step) -> dict[str, Any]:
+    """Those of the step's arguments that are for vLLM's OpenAI server (tool call parser, chat template, ...)."""
+    return {key: value for key, value in step.engine_args.items() if key in vars(FrontendArgs())}
+
+
+def engine_args(
+    name: str, tier: Tier, step: Step, settings: SpeculationSettings, model_path: Callable[[str], Path]
+) -> AsyncEngineArgs:
+    """vLLM's engine arguments for one step of a tier.
+
+    Raises:
+        EngineStartError: an argument that vLLM does not know.
+    """
+    speculation = step.speculation
+    arguments: dict[str, Any] = {
+        "model": str(model_path(step.target)),
+        "served_model_name": [name, step.target],
+        "max_model_len": step.max_model_len,
+        "quantization": step.quantization,
+        "tensor_parallel_size": max(1, tier.gpus),
+        "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
+        "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
+        **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
+    }
+    composite = speculation is not None and speculation.floor is not None
+    if tier.gpu is None:
+        arguments.setdefault("worker_cls", _CPU_WORKERS[composite])
+    elif composite:
+        arguments.setdefault("worker_cls", "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker")
+    if speculation:
+        default = SpeculationWish(k=speculation.k, tau=speculation.tau)
+        controller = {"settings": settings.model_dump(mode="json"), "default": default.to_dict()}
+        arguments["scheduler_cls"] = "serve_app.engine.vllm.scheduler.DepthScheduler"
+        arguments["additional_config"] = {**arguments.get("additional_config", {}), CONFIG_KEY: controller}
+        arguments.setdefault("per_request_spec_decode_metrics", "detailed")
+    try:
+        return AsyncEngineArgs(**arguments)
+    except TypeError as error:
+        raise EngineStartError(f"engine_args: {error}") from error
+
+
+def _server_namespace(args: AsyncEngineArgs, step: Step) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(step)))
+
+
+def _speculative_config(speculation: Speculation, model_path: Callable[[str], Path]) -> dict[str, Any]:
+    config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
+    if speculation.draft is not None:
+        config["model"] = str(model_path(speculation.draft))
+    if speculation.method == "ngram":
+        config |= _NGRAM
+    return config
+
+
+def start_vllm(
+    name: str, tier: Tier, step: Step, settings: SpeculationSettings, model_path: Callable[[str], Path]
+) -> VllmEngine:
+    """Start the engine of one step; blocks until its weights are loaded.
+
+    Raises:
+        EngineStartError: an argument that vLLM does not know.
+        Exception: of any kind, from vLLM; `bring_up` finds the root cause where it happened in another process.
+    """
+    args = engine_args(name, tier, step, settings, model_path)
+    counters: list[_LoadCounter] = []
+
+    def count_load(vllm_config: Any, engine_index: int = 0) -> _LoadCounter:
+        counters.append(_LoadCounter(vllm_config, engine_index))
+        return counters[-1]
+
+    validate_api_server_args(_server_namespace(args, step))
+    config = args.create_engine_config()
+    engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
+    records, waits = SpecRecords(), Recent()
+    watch_outputs(engine.output_processor, records, waits)
+    refuse_bad_grammars(engine.output_processor)
+    return VllmEngine(engine, args, step, counters, records, waits)
+
+
+def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recent) -> None:
+    """Have each engine output's record taken off before vLLM processes (and perhaps merges) the output.
+
+    Args:
+        processor: vLLM's.
+        records: where records go.
+        waits: where the time goes that a request was in the engine's waiting queue, s.
+    """
+    process = processor.process_outputs
+
+    def watched(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+        for output in outputs:
+            state = processor.request_states.get(output.request_id)
+            records.take(output, None if state is None else state.queue)
+            waited_s = queue_wait_s(output.events or ())
+            if waited_s is not None:
+                waits.add(waited_s, time.monotonic())
+        return process(outputs, *args, **kwargs)
+
+    processor.process_outputs = watched
+
+
+def queue_wait_s(events: Sequence[EngineCoreEvent]) -> float | None:
+    """Time in the waiting queue, of the output that tells of it: a request's first. Preemptions are not counted."""
+    times = {event.type: event.timestamp for event in reversed(events)}
+    queued, scheduled = times.get(EngineCoreEventType.QUEUED), times.get(EngineCoreEventType.SCHEDULED)
+    return None if queued is None or scheduled is None else max(0.0, scheduled - queued)
+
+
+@dataclass(slots=True)
+class VllmEngine:
+    """A running `AsyncLLM` and what is needed to serve it."""
+
+    _engine: AsyncLLM
+    _args: AsyncEngineArgs
+    _step: Step
+    _counters: list[_LoadCounter]
+    _records: SpecRecords
+    _waits: Recent
+    _drafts: Drafts = "own"
+    _app: asyncio.Future[Any] | None = None
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
+        """See `Engine.generate`."""
+        with self._errors_as_ours(VLLMError, ValueError):
+            prompt, params = await self._prepare(request)
+        prompt_ids = prompt["prompt_token_ids"]
+        assert params.max_tokens is not None
+        adding = asyncio.ensure_future(self._engine.add_request(_CLIENT + request.request_id, prompt, params))
+        collector: RequestOutputCollector | None = None
+        finished = False
+        try:
+            with self._errors_as_ours(VLLMError, ValueError):
+                collector = await asyncio.shield(adding)
+            assert collector is not None
+            record = self._records.of(collector)
+            yield Admitted(len(prompt_ids), params.max_tokens, self._step.name)
+            texts = TokenTexts(self._decoder(prompt_ids))
+            completion_tokens = 0
+            while not finished:
+                # All engine steps since the last one was taken, merged; the record keeps them apart.
+                with self._errors_as_ours(VLLMError):
+                    output = await collector.get()
+                completion = output.outputs[0]
+                finished = output.finished
+                if completion.finish_reason == _FAILED:
+                    raise EngineError("engine_failed", "the engine gave the request up", status=500, retryable=True)
+                completion_tokens += len(completion.token_ids)
+                _push(texts, completion, record.take_flags(len(completion.token_ids)))
+                tokens = texts.release(completion.text, finished)
+                if tokens:
+                    yield tokens
+            yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
+        finally:
+            # A request whose adding was interrupted is in the engine all the same: wait for its handle, then abort.
+            if not finished and not self._engine.errored:
+                if collector is None and not (adding.done() and adding.exception()):
+                    collector = await adding
+                if collector is not None:
+                    await self._engine.abort(collector.request_id, internal=True)
+
+    async def _prepare(self, request: GenerationRequest) -> tuple[Any, SamplingParams]:
+        """The tokens and sampling parameters that the same chat has on the OpenAI routes.
+
+        By the tier's template and the model's defaults; rendered and tokenized beside the event loop; refused by its
+        length before that, where so many characters cannot be few enough tokens.
+        """
+        state = (await self._fastapi()).state
+        chat = ChatCompletionRequest(
+            messages=[{"role": message.role, "content": message.content} for message in request.messages],
+            temperature=request.temperature,
+            top_p=request.top_p,
+            seed=request.seed,
+            stop=list(request.stop),
+            logprobs=request.logprobs,
+            stream=True,
+            vllm_xargs=speculation_wish(request.spec, request.family).to_arguments(),
+        )
+        rendered = await state.online_renderer.render_chat(chat)
+        if isinstance(rendered, ErrorResponse):
+            raise EngineError("bad_request", rendered.error.message, status=rendered.error.code, retryable=False)
+        _, [prompt] = rendered
+        size, most = len(prompt["prompt_token_ids"]), self._engine.model_config.max_model_len
+        room = most - size
+        if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
+            raise EngineError(
+                "prompt_too_long",
+                f"the prompt has {size} tokens and max_tokens is {request.max_tokens}; together they may be "
+                f"at most max_model_len = {most}",
+                status=400,
+                retryable=False,
+            )
+        serving = state.openai_serving_chat
+        limit = get_max_tokens(
+            most, request.max_tokens, size, serving.default_sampling_params, serving.override_max_tokens
+        )
+        return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
+
+    @contextmanager
+    def _errors_as_ours(self, *kinds: type[Exception]) -> Iterator[None]:
+        """What vLLM raises, with the status that vLLM's own routes give it.
+
+        Args:
+            kinds: what vLLM raises here.
+
+        Raises:
+            EngineError: instead.
+        """
+        try:
+            yield
+        except kinds as error:
+            if self.dead or isinstance(error, EngineDeadError):
+                raise EngineError("engine_dead", "the engine has died", status=503, retryable=True) from error
+            answer = create_error_response(error).error
+            if answer.code < 500:
+                code = "prompt_too_long" if answer.param in _TOO_LONG else "bad_request"
+                raise EngineError(code, answer.message, status=answer.code, retryable=False) from error
+            if isinstance(error, GracefulHTTPError):
+                raise EngineError("overloaded", answer.message, status=answer.code, retryable=True) from error
+            message = answer.message or "the engine failed"
+            raise EngineError("engine_failed", message, status=answer.code, retryable=True) from error
+
+    def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
+        tokenizer = self._engine.get_tokenizer()._tokenizer
+        # Primed with the prompt as vLLM's own detokenizer is, so that pieces add up to its text.
+        stream = DecodeStream(ids=prompt_ids, skip_special_tokens=True)
+        return lambda token_id: stream.step(tokenizer, token_id) or ""
+
+    async def openai_app(self) -> ASGIApp:
+        """See `Engine.openai_app`: vLLM's own FastAPI application, as `vllm serve` builds it."""
+        app: ASGIApp = await self._fastapi()
+        return app
+
+    async def _fastapi(self) -> Any:
+        if self._app is None:
+            self._app = asyncio.ensure_future(self._build_app())
+        return await asyncio.shield(self._app)
+
+    async def _build_app(self) -> Any:
+        args = _server_namespace(self._args, self._step)
+        tasks = await self._engine.get_supported_tasks()
+        fastapi = build_app(args, tasks, self._engine.model_config)
+        await init_app_state(self._engine, fastapi.state, args, tasks)
+        # vLLM's handlers tell its HTTP server to stop when the engine has died; here the replica sees to that.
+        fastapi.state.server = SimpleNamespace(should_exit=False)
+        return fastapi
+
+    @property
+    def dead(self) -> bool:
+        """See `Engine.dead`."""
+        errored: bool = self._engine.errored
+        return errored
+
+    async def died(self) -> None:
+        """See `Engine.died`: vLLM's task that takes the engine's outputs ends with the engine."""
+        handler = self._engine.output_handler
+        assert handler is not None, "it has not answered yet"
+        await asyncio.wait({handler})
+
+    async def check_health(self) -> None:
+        """See `Engine.check_health`."""
+        await self._engine.check_health()
+
+    def load(self) -> EngineLoad:
+        """See `Engine.load`.
+
+        The scheduler tells its counts after each step, and no step follows when the last request is aborted; so they
+        are capped by the requests that the engine's client still knows.
+        """
+        unfinished = self._engine.output_processor.get_num_unfinished_requests()
+        running = min(unfinished, sum(counter.running for counter in self._counters))
+        kv_usage = max((counter.kv_usage for counter in self._counters), default=0.0) if unfinished else 0.0
+        return EngineLoad(running, unfinished - running, kv_usage, 1000 * self._waits.mean(time.monotonic()))
+
+    def families(self) -> Mapping[str, FamilyCount]:
+        """See `Engine.families`."""
+        return self._records.families
+
+    def own_drafts(self) -> FamilyCount:
+        """See `Engine.own_drafts`."""
+        return self._records.own_drafts
+
+    async def use_drafts(self, drafts: Drafts) -> None:
+        """See `Engine.use_drafts`. The order is a request that the scheduler sees, and that is taken back at once."""
+        if drafts == self._drafts:
+            return
+        prompt: TokensPrompt = {"prompt_token_ids": [0]}
+        try:
+            order = await self._engine.add_request(f"{ORDER_PREFIX}{drafts}", prompt, SamplingParams(max_tokens=1))
+            await self._engine.abort(order.request_id, internal=True)
+        except VLLMError as error:
+            raise EngineError("engine_failed", str(error), status=500, retryable=True) from error
+        self._drafts = drafts
+
+    async def shutdown(self) -> None:
+        """See `Engine.shutdown`."""
+        await asyncio.to_thread(self._engine.shutdown)
+
+
+def _push(texts: TokenTexts, completion: CompletionOutput, accepted: list[bool]) -> None:
+    for position, token_id in enumerate(completion.token_ids):
+        logprob = completion.logprobs[position][token_id].logprob if completion.logprobs else None
+        texts.push(token_id, logprob, accepted[position])
+
+
+def _finished(
+    output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int, spec: SpecStats
+) -> Finished:
+    times = output.metrics
+    waited = times.scheduled_ts - times.queued_ts if times is not None and times.scheduled_ts else 0.0
+    return Finished(completion.finish_reason or "stop", prompt_tokens, count, max(0.0, waited * 1000), spec)

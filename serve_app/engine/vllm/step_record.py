@@ -1,0 +1,116 @@
+"""The exact record of speculation: of every engine step of a request, what was drafted, what accepted, and why so many.
+
+The scheduler writes a step's record on its output (`vllm/scheduler.py`); `SpecRecords` takes it off in the replica
+before vLLM's output processor merges what the consumer has not taken, so it is exact under any load.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from router.registry import Drafts
+from serve_app.engine.interface import FamilyCount, SpecStats
+from serve_app.speculation.decision import Reason
+
+RECORD_KEY: Final = "power_lever_step"
+"""Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
+
+DRAFTS_ATTRIBUTE: Final = "power_lever_drafts"
+"""Of the scheduler's output: who drafts at the end of its step."""
+
+
+class StepRecord(NamedTuple):
+    """One engine step of one request, as it travels."""
+
+    drafted: int
+    """Draft tokens verified."""
+    accepted: int
+    """How many of them were accepted, those too that the end of the answer cut off."""
+    reason: str
+    """Value of `Reason`: why so many were verified; "" in the step that ends the prefill."""
+    family: str
+    """The request's prompt family."""
+    drafts: Drafts = "own"
+    """Who made them."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """The steps of one request, and which of its tokens were accepted drafts."""
+
+    steps: list[StepRecord] = field(default_factory=list)
+    _flags: deque[bool] = field(default_factory=deque)
+
+    def add(self, step: StepRecord, tokens: int) -> None:
+        """One more step, which gave so many tokens: its accepted drafts first, then one that the target sampled.
+
+        The engine cuts the last step at a stop; then its last token may be a draft too.
+        """
+        self.steps.append(step)
+        self._flags.extend(position < step.accepted for position in range(tokens))
+
+    def take_flags(self, tokens: int) -> list[bool]:
+        """For the next tokens in order: whether a draft proposed it and the target accepted it."""
+        return [self._flags.popleft() if self._flags else False for _ in range(tokens)]
+
+    def stats(self) -> SpecStats:
+        """Totals of the request so far."""
+        reasons = Counter(step.reason for step in self.steps if step.reason)
+        return SpecStats(
+            steps=sum(1 for step in self.steps if step.drafted),
+            draft_tokens=sum(step.drafted for step in self.steps),
+            accepted_tokens=sum(step.accepted for step in self.steps),
+            reasons=dict(reasons),
+            stopped_by_tau=reasons[Reason.TAU_STOPPED] > 0,
+        )
+
+
+class EngineOutput(Protocol):
+    """What is needed of vLLM's `EngineCoreOutput`."""
+
+    request_id: str
+    new_token_ids: list[int]
+    kv_transfer_params: dict[str, Any] | None
+
+
+class SpecRecords:
+    """Records of the requests that are under way, by the collector that vLLM fills for each; totals by family."""
+
+    def __init__(self) -> None:
+        self._records: WeakKeyDictionary[Hashable, RequestRecord] = WeakKeyDictionary()
+        self._families: dict[str, FamilyCount] = {}
+        self._own = FamilyCount()
+
+    @property
+    def own_drafts(self) -> FamilyCount:
+        """Totals of the step's own draft model or head, over every request of the engine."""
+        return self._own
+
+    @property
+    def families(self) -> Mapping[str, FamilyCount]:
+        """Totals by prompt family, over every request of the engine."""
+        return self._families
+
+    def of(self, collector: Hashable) -> RequestRecord:
+        """The record of the request with this collector."""
+        return self._records.setdefault(collector, RequestRecord())
+
+    def take(self, output: EngineOutput, collector: Hashable | None) -> None:
+        """Take the step's record off the output, if it has one."""
+        params = output.kv_transfer_params
+        if not params or RECORD_KEY not in params:
+            return
+        step = StepRecord(*params.pop(RECORD_KEY))
+        output.kv_transfer_params = params or None
+        counts = [self._families.setdefault(step.family, FamilyCount())]
+        if step.drafts == "own":
+            counts.append(self._own)
+        for count in counts:
+            count.drafted += step.drafted
+            count.accepted += step.accepted
+        if collector is not None:
+            self.of(collector).add(step, len(output.new_token_ids))

@@ -1,0 +1,1 @@
+"""How the process that serves starts, takes signals, and stops."""

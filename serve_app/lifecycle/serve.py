@@ -1,0 +1,143 @@
+"""Serves a config file until it is told to stop, then drains: `python -m serve_app serve serve_config.yaml`.
+
+It starts or connects Ray, deploys the file and waits, as `serve run` does. What it adds is the end: the first SIGINT
+(Ctrl-C) or SIGTERM (`docker stop`) drains (`lifecycle/stop.py`), the second kills all that this process started. `serve
+run` cuts the streams on either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import ray
+from pydantic import ValidationError
+from ray import serve
+from ray.serve._private.api import serve_start
+from ray.serve._private.client import ServeControllerClient
+from ray.serve._private.constants import SERVE_NAMESPACE
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
+
+from cluster.profiles import read_yaml
+from router.errors import ConfigError
+from serve_app.lifecycle.signals import StopSignals, kill_descendants
+from serve_app.lifecycle.stop import stop
+
+IMPORT_PATH: Final = "serve_app.app:build"
+"""How a config file names our application."""
+_LOOK_S: Final = 1.0
+
+
+def serve_file(path: Path, address: str | None) -> int:
+    """Serve the applications of a config file until a signal says stop; returns the exit code.
+
+    Args:
+        path: what `serve run` takes too.
+        address: of a Ray cluster; None: as `ray.init` finds one; `local`: always an own one.
+
+    Raises:
+        ConfigError: the file is wrong, its port is taken, or an application cannot be built.
+    """
+    config = _read(path)
+    signals = StopSignals()
+    signals.listen()
+    try:
+        _start_ray(address)
+        signals.listen()  # `ray.init` has put a handler of its own for SIGTERM
+        client = _start_serve(config)
+        try:
+            client.deploy_apps(config, _blocking=False)
+            _say(f"serving {path} at http://{config.http_options.host}:{config.http_options.port}; Ctrl-C stops")
+            _wait_until_built(signals.wanted)
+            signals.wanted.wait()
+        finally:
+            ours = [app.name for app in config.applications if app.import_path == IMPORT_PATH]
+            asyncio.run(stop(client, ours, _say, ends_ray=_started_ray()))
+    except SystemExit:
+        pass  # a SIGTERM while Ray started and its handler was in place: nothing was served yet
+    finally:
+        ray.shutdown()
+        kill_descendants()  # what lost its parent on the way: an engine that was loading
+    return 0
+
+
+def build_failure(applications: Mapping[str, ApplicationStatusOverview]) -> str | None:
+    """Why an application has no deployments: its code raised; None where none failed so.
+
+    A deployment that does not start is no such failure: the others serve, and `/api/tiers` shows it.
+    """
+    for name, application in applications.items():
+        if application.status == "DEPLOY_FAILED" and not application.deployments:
+            # What was raised is the last line of a traceback.
+            lines = application.message.strip().splitlines()
+            return f"application {name}: {lines[-1] if lines else 'it cannot be built'}"
+    return None
+
+
+def raise_if_taken(host: str, port: int) -> None:
+    """Serve's listeners share their port with whoever else asks for it, so two instances would split the requests.
+
+    Raises:
+        ConfigError: somebody listens there.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigError(f"http_options: cannot listen on {host}:{port}: {error.strerror}") from error
+            raise ConfigError(
+                f"http_options: port {port} of {host} is in use, perhaps by another instance: stop it, or set `port`"
+            ) from error
+
+
+def _read(path: Path) -> ServeDeploySchema:
+    try:
+        return ServeDeploySchema.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise ConfigError.of(error, ServeDeploySchema, str(path)) from error
+
+
+def _start_ray(address: str | None) -> None:
+    try:
+        ray.init(address=address, namespace=SERVE_NAMESPACE)
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {error}") from error
+
+
+def _started_ray() -> bool:
+    """Whether Ray was started here, and not only connected."""
+    node = ray._private.worker._global_node
+    return node is not None and bool(node.head)
+
+
+def _start_serve(config: ServeDeploySchema) -> ServeControllerClient:
+    options = config.http_options
+    if _get_global_client(raise_if_no_controller_running=False) is None:
+        raise_if_taken(options.host, options.port)
+    return serve_start(
+        http_options=options.model_dump(),
+        proxy_location=config.proxy_location,
+        grpc_options=config.grpc_options.model_dump(),
+        controller_options=config.controller_options,
+    )
+
+
+def _wait_until_built(stop_wanted: threading.Event) -> None:
+    while not stop_wanted.wait(_LOOK_S):
+        applications = serve.status().applications
+        if reason := build_failure(applications):
+            raise ConfigError(reason)
+        if all(application.deployments for application in applications.values()):
+            return
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,89 @@
+"""Finished runs on their way from an ingress replica to the pool, which keeps the record.
+
+A request only appends to a queue. Beside the requests, what has gathered is sent as one batch; while the pool is away
+it is kept, up to a bound, and the oldest go first. A batch whose answer gets lost is sent again and may count twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from cluster.pool import POOL_AWAY
+from cluster.supervised import Supervised
+from router.plan import Plan
+from router.runs.summary import FINISH_REASONS, RunReport
+
+MOST_WAITING = 2000
+"""So many reports are kept for a pool that does not answer."""
+_ANSWER_WITHIN_S = 10.0
+
+
+def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
+    """A finished request's report, from its plan and the data of its `metrics` event."""
+    reason = metrics["finish_reason"]
+    return RunReport(
+        tier=plan.tier,
+        family=plan.classification.category,
+        ttft_ms=metrics["ttft_ms"],
+        queue_ms=metrics["queue_ms"],
+        total_ms=metrics["total_ms"],
+        tokens_per_s=metrics["tokens_per_sec"],
+        prompt_tokens=metrics["prompt_tokens"],
+        completion_tokens=metrics["completion_tokens"],
+        draft_tokens=metrics["spec"]["draft_tokens"],
+        accepted_tokens=metrics["spec"]["accepted_tokens"],
+        energy_wh=metrics["energy"]["wh"],
+        cost_usd=metrics["cost_usd"],
+        finish_reason=next((known for known in FINISH_REASONS if known == reason), "other"),
+    )
+
+
+class RunReporter:
+    """Sends reports in batches, as long as `work` is started.
+
+    Args:
+        pool: handle of the `GpuPool` deployment.
+        every_s: how long reports gather, s.
+    """
+
+    def __init__(self, pool: DeploymentHandle, every_s: float) -> None:
+        self._pool = pool
+        self._every_s = every_s
+        self._waiting = deque[RunReport](maxlen=MOST_WAITING)
+        self._some = asyncio.Event()
+        self.work = Supervised("ingress: reports of runs", self._send_what_gathers, away=POOL_AWAY)
+
+    def add(self, report: RunReport) -> None:
+        """Take a report; never waits."""
+        self._waiting.append(report)
+        self._some.set()
+
+    async def _send_what_gathers(self) -> None:
+        await self._some.wait()
+        await asyncio.sleep(self._every_s)
+        await self.send()
+
+    async def send(self) -> None:
+        """Send all that waits, now; what could not be sent waits on.
+
+        Raises:
+            POOL_AWAY: the pool is away.
+        """
+        batch, sent = list(self._waiting), False
+        self._waiting.clear()
+        self._some.clear()
+        if not batch:
+            return
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                await self._pool.report_runs.remote(batch)
+            sent = True
+        finally:
+            if not sent:
+                self._waiting = deque([*batch, *self._waiting], maxlen=MOST_WAITING)
+                self._some.set()

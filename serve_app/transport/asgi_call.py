@@ -1,0 +1,120 @@
+"""Runs one HTTP request through an ASGI application inside this process and streams the response out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+from serve_app.transport.ending import end
+
+logger = logging.getLogger("ray.serve")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_LEAVE_S = 0.5
+"""How long an application that was told that its client has left may take to end by itself, s."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """A request as it came in: path, headers and whole body."""
+
+    method: str
+    path: str
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStart:
+    """Status and headers of the response; body chunks follow."""
+
+    status: int
+    headers: Headers
+
+
+@dataclass(slots=True)
+class _Outbox:
+    """What the application has sent and the consumer has not taken; body chunks that wait are joined."""
+
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    start: ResponseStart | None = None
+    chunks: list[bytes] = field(default_factory=list)
+    done: bool = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = ResponseStart(message["status"], list(message.get("headers", [])))
+        elif message["type"] == "http.response.body":
+            self.chunks.append(message.get("body", b""))
+            self.done = not message.get("more_body", False)
+        self.ready.set()
+
+
+async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
+    """The response to one request: `ResponseStart`, then body chunks. What the application raises before the end of its
+    response is raised here.
+
+    Closing the generator tells the application that the client has left; if it does not end then, it is cancelled.
+    """
+    outbox, left, sent = _Outbox(), asyncio.Event(), False
+
+    async def receive() -> Message:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": call.body, "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    task: asyncio.Task[None] = asyncio.ensure_future(app(_scope(call), receive, outbox.send))
+    task.add_done_callback(lambda _: outbox.ready.set())
+    try:
+        while True:
+            await outbox.ready.wait()
+            outbox.ready.clear()
+            start, outbox.start = outbox.start, None
+            if start is not None:
+                yield start
+            chunks, outbox.chunks = outbox.chunks, []
+            body = b"".join(chunks)
+            if body:
+                yield body
+            # Chunks may have come while the consumer worked on the last one: the end is the end only without them.
+            if not outbox.chunks and (outbox.done or task.done()):
+                break
+        if not outbox.done:
+            await task
+    finally:
+        left.set()
+        # Not cancelled at once: vLLM runs a handler in a task of its own, which only the disconnect message ends.
+        try:
+            await asyncio.wait({task}, timeout=_LEAVE_S)
+        finally:
+            await end(task)
+        if outbox.done and not task.cancelled() and (error := task.exception()) is not None:
+            # Starlette raises what it has answered with a 500, for its server to log.
+            logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=error)
+
+
+def _scope(call: HttpCall) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": call.method,
+        "scheme": "http",
+        "path": call.path,
+        "raw_path": call.path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": list(call.headers),
+        "client": None,
+        "server": None,
+        "state": {},
+    }

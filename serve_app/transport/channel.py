@@ -1,0 +1,273 @@
+"""The token channel: a replica sends a request's items to the ingress that asked, over a TCP connection of its own.
+
+Serve's handle carries the request (queueing, choice of a replica, autoscaling, cancellation) and tells when its replica
+dies. Items do not go through it: an item on a Serve stream costs about 0.3 ms of CPU on its two sides together, a frame
+on a socket half of that (docs/architecture.md).
+
+A connection begins with the request's key, which only the replica that got the request knows; then frames: 4 bytes
+length of the payload (big endian), 1 byte kind, payload: bytes as they are, or one of a few dataclasses in msgpack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import struct
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+import msgspec
+
+from cluster.supervised import Supervised
+from serve_app.api.errors import ApiError, Failure
+from serve_app.engine.interface import Admitted, Finished
+from serve_app.transport.asgi_call import ResponseStart
+from serve_app.transport.ending import end
+from serve_app.transport.inbox import Inbox
+
+logger = logging.getLogger("ray.serve")
+Message = Admitted | Finished | Failure | ResponseStart
+Item = bytes | Message
+
+_HEADER: Final = struct.Struct(">IB")
+_KEY_BYTES: Final = 16
+_BYTES: Final = 0
+_END: Final = 1
+_MESSAGES: Final[dict[int, type[Message]]] = {2: Admitted, 3: Finished, 4: Failure, 5: ResponseStart}
+_KIND_OF: Final = {message: kind for kind, message in _MESSAGES.items()}
+_KEY_WAIT_S: Final = 5.0
+"""A connection that has not named its request by then is closed, s."""
+
+_CONNECT_S: Final = 5.0
+"""Longest wait for the ingress to take the connection, s."""
+_LOOK_EVERY_S: Final = 2.0
+"""How often the ingress looks whether it still listens, s."""
+_BACKLOG: Final = 4096
+"""Connections that may wait to be accepted: every request of a burst makes one at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTo:
+    """Where a request's items go."""
+
+    host: str
+    port: int
+    key: bytes
+    asked_s: float
+    """When the ingress asked, seconds since the epoch."""
+
+
+async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Failure | None:
+    """Send all items, as fast as the ingress takes them, and close them; also when the ingress goes away.
+
+    Returns:
+        None when everything was sent; otherwise why not, for the way through Serve: nobody reads it when the client has
+        left, and it ends the stream when the connection broke.
+    """
+    async with contextlib.aclosing(items):
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(reply_to.host, reply_to.port)
+        except OSError as error:  # TimeoutError is one
+            reason = f"the replica cannot connect to the ingress at {reply_to.host}:{reply_to.port}: {error!r}"
+            return Failure("channel_failed", reason, status=502, retryable=True)
+        sending = asyncio.ensure_future(_send(writer, reply_to.key, items))
+        # The ingress sends nothing: its end of file is the client leaving, also while the engine is silent.
+        leaving = asyncio.ensure_future(reader.read())
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            whole = sending.done() and sending.result()
+        finally:
+            try:
+                await end(sending, leaving)
+            finally:
+                writer.close()
+    return None if whole else Failure("replica_lost", "the token channel broke", status=503, retryable=True)
+
+
+async def _send(writer: asyncio.StreamWriter, key: bytes, items: AsyncGenerator[Item, None]) -> bool:
+    """Whether everything was sent."""
+    writer.write(key)
+    async for item in items:
+        if not await _written(writer, _frame(item)):
+            return False
+    # At the end `drain` shall wait for all of it: a replica that stops now would take the rest with it.
+    writer.transport.set_write_buffer_limits(high=0)
+    return await _written(writer, _HEADER.pack(0, _END))
+
+
+async def _written(writer: asyncio.StreamWriter, frame: bytes) -> bool:
+    """Whether the connection took it."""
+    try:
+        writer.write(frame)
+        await writer.drain()
+    except OSError:
+        return False
+    return True
+
+
+def _frame(item: Item) -> bytes:
+    if isinstance(item, bytes):
+        return _HEADER.pack(len(item), _BYTES) + item
+    payload = msgspec.msgpack.encode(item)
+    return _HEADER.pack(len(payload), _KIND_OF[type(item)]) + payload
+
+
+class Inbound(Inbox[Item]):
+    """The items of one request, from its replica's connection.
+
+    Args:
+        reply_to: where the replica shall connect.
+        channel: forgets this request when it is closed.
+    """
+
+    def __init__(self, reply_to: ReplyTo, channel: TokenChannel) -> None:
+        super().__init__()
+        self.reply_to = reply_to
+        self._channel = channel
+        self._transport: asyncio.Transport | None = None
+        self._attendant: asyncio.Task[None] | None = None
+        self._at_end: Callable[[], None] | None = None
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Call this once when the stream ends, however it does."""
+        self._at_end = call
+
+    def end(self, error: BaseException | None = None) -> None:
+        """See `Inbox.end`."""
+        super().end(error)
+        if self._at_end is not None:
+            call, self._at_end = self._at_end, None
+            call()
+
+    def attend(self, task: asyncio.Task[None]) -> None:
+        """A task that is of use only while the stream is read."""
+        self._attendant = task
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        """The replica is here."""
+        self._transport = transport
+
+    async def aclose(self) -> None:
+        """Take nothing more; the replica's next write fails."""
+        self.end()
+        self._channel.forget(self)
+        if self._attendant is not None:
+            self._attendant.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _hold(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+class TokenChannel:
+    """The ingress's end: it listens, and hands each connection to the request that it names."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[bytes, Inbound] = {}
+        self._server: asyncio.Server | None = None
+        self.work = Supervised("ingress: token channel", self._look)
+
+    async def start(self, host: str) -> None:
+        """Listen on a free port of `host`, an address of this node that replicas on other nodes can reach."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), host, 0, backlog=_BACKLOG)
+        self._address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+
+    async def _look(self) -> None:
+        """Connect as a replica does; where nobody listens any more, listen anew, on another port.
+
+        uvloop closes a server for good when it cannot accept a connection, as without a free file descriptor.
+        """
+        await asyncio.sleep(_LOOK_EVERY_S)
+        assert self._server is not None, "not started"
+        host, port = self._address
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        except OSError as error:  # TimeoutError is one
+            logger.error("the token channel at %s:%d takes no connections, it listens anew: %r", host, port, error)
+            self._server.close()
+            await self.start(host)
+
+    def stop(self) -> None:
+        """Listen no more; open connections go on."""
+        if self._server is not None:
+            self._server.close()
+
+    def open(self) -> Inbound:
+        """A place for the items of one request; to be closed."""
+        assert self._server is not None, "not started"
+        inbound = Inbound(ReplyTo(*self._address, secrets.token_bytes(_KEY_BYTES), time.time()), self)
+        self._awaited[inbound.reply_to.key] = inbound
+        return inbound
+
+    def claim(self, key: bytes) -> Inbound | None:
+        """The request of that key, once."""
+        return self._awaited.pop(key, None)
+
+    def forget(self, inbound: Inbound) -> None:
+        """Nobody waits for this request any more."""
+        self._awaited.pop(inbound.reply_to.key, None)
+
+
+class _Connection(asyncio.Protocol):
+    """One replica's connection for one request."""
+
+    def __init__(self, channel: TokenChannel) -> None:
+        self._channel = channel
+        self._inbound: Inbound | None = None
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio.Transport, only like it.
+        self._transport = cast(asyncio.Transport, transport)
+        self._too_late = asyncio.get_running_loop().call_later(_KEY_WAIT_S, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._inbound is None:
+            if len(self._buffer) < _KEY_BYTES:
+                return
+            self._too_late.cancel()
+            self._inbound = self._channel.claim(bytes(self._buffer[:_KEY_BYTES]))
+            if self._inbound is None:
+                self._transport.abort()
+                return
+            self._inbound.connected(self._transport)
+            del self._buffer[:_KEY_BYTES]
+        self._take_frames(self._inbound)
+
+    def _take_frames(self, inbound: Inbound) -> None:
+        start, buffer = 0, self._buffer
+        while len(buffer) - start >= _HEADER.size:
+            size, kind = _HEADER.unpack_from(buffer, start)
+            end = start + _HEADER.size + size
+            if len(buffer) < end:
+                break
+            payload = bytes(memoryview(buffer)[start + _HEADER.size : end])
+            if kind == _BYTES:
+                inbound.put(payload)
+            elif kind == _END:
+                inbound.end()
+            else:
+                inbound.put(msgspec.msgpack.decode(payload, type=_MESSAGES[kind]))
+            start = end
+        del buffer[:start]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._too_late.cancel()
+        if self._inbound is not None:
+            # After a whole stream this says nothing new: the first end counts.
+            self._inbound.end(ApiError("replica_lost", "the engine replica went away", status=503, retryable=True))

@@ -1,0 +1,93 @@
+"""The ingress's way to the tiers: asks an engine replica through Serve, and gets its items over the token channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from grpc import RpcError
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.handle import DeploymentHandle, DeploymentResponse
+
+from router.registry import TierName
+from serve_app.admission.tier_slots import Admission
+from serve_app.api.errors import ApiError, Failure
+from serve_app.engine.deployment import StreamItem
+from serve_app.engine.interface import GenerationRequest
+from serve_app.pool.view import PoolView
+from serve_app.transport.asgi_call import HttpCall, ResponseStart
+from serve_app.transport.channel import Inbound, Item, TokenChannel
+from serve_app.transport.inbox import Inbox
+
+
+class TierClient:
+    """Requests to the tiers' replicas. Closing the inbox of one cancels it there, also while it is still queued.
+
+    Args:
+        handles: one deployment handle per tier.
+        channel: where replicas send items.
+        pool: knows why a tier cannot start.
+        admission: refuses what a tier has no room for, before it is sent.
+    """
+
+    def __init__(
+        self,
+        handles: Mapping[TierName, DeploymentHandle],
+        channel: TokenChannel,
+        pool: PoolView,
+        admission: Admission,
+    ) -> None:
+        self._handles = handles
+        self._channel = channel
+        self._pool = pool
+        self._admission = admission
+
+    def generate(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
+        """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
+        return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
+
+    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> Inbox[ResponseStart | bytes | Failure]:
+        """Items of `EngineDeployment.openai`, for a request of so many sequences; ends as `generate`."""
+        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call, sequences))
+
+    def _ask(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> Inbox[Item]:
+        inbound = self._channel.open()
+        try:
+            inbound.on_end(self._admission.take(tier, sequences))
+        except ApiError as full:
+            inbound.end(full)
+            return inbound
+        response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, inbound.reply_to)
+        watching = asyncio.ensure_future(self._watch(tier, response, inbound))
+
+        def finish(watching: asyncio.Task[None]) -> None:
+            # What nobody expected ends the stream too, instead of leaving it silent: Serve may cancel by itself.
+            if watching.cancelled():
+                inbound.end(_lost(tier))
+            elif error := watching.exception():
+                inbound.end(error)
+            # Not in a `finally` of `_watch`: a task that is cancelled before it began runs none.
+            response.cancel()
+
+        watching.add_done_callback(finish)
+        inbound.attend(watching)
+        return inbound
+
+    async def _watch(self, tier: TierName, response: DeploymentResponse, inbound: Inbound) -> None:
+        """End the stream with what Serve says, where the replica itself can say nothing."""
+        try:
+            failure: Failure | None = await response
+            if failure is not None:
+                inbound.end(failure.as_api_error())
+        except BackPressureError:
+            inbound.end(self._admission.full(tier))
+        except DeploymentUnavailableError:
+            inbound.end(self._pool.unavailable(tier))
+        except (RayError, RayServeException, RpcError):
+            inbound.end(_lost(tier))
+
+
+def _lost(tier: TierName) -> ApiError:
+    return ApiError("replica_lost", f"the replica of tier {tier} went away", status=503, retryable=True)

@@ -1,0 +1,91 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.load.servers import (
+    Server,
+    ServerError,
+    app_config,
+    bare_vllm,
+    free_port,
+    get_json,
+    get_status,
+    running,
+    vllm_arguments,
+)
+from router.registry import Speculation, Step
+
+STEP = Step(
+    name="target-only",
+    target="m",
+    max_model_len=2048,
+    engine_args={"dtype": "float32", "enforce_eager": True, "enable_prefix_caching": False, "seed": None},
+)
+
+
+def test_engine_arguments_become_flags() -> None:
+    assert vllm_arguments(STEP) == [
+        *("--max-model-len", "2048", "--dtype", "float32", "--enforce-eager", "--no-enable-prefix-caching"),
+    ]
+
+
+def test_a_step_that_speculates_is_refused() -> None:
+    step = STEP.model_copy(update={"speculation": Speculation(method="ngram", k_max=5)})
+    with pytest.raises(ValueError, match="speculates"):
+        vllm_arguments(step)
+
+
+def test_bare_vllm_listens_on_loopback_with_the_steps_arguments() -> None:
+    server = bare_vllm(STEP, Path("/models/m"), {"LD_PRELOAD": "x"})
+    assert server.command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    assert server.command[server.command.index("--host") + 1] == "127.0.0.1"
+    assert server.command[server.command.index("--model") + 1] == "/models/m"
+    assert server.env == {"LD_PRELOAD": "x"}
+
+
+def test_the_generated_config_keeps_what_the_shipped_one_says_otherwise() -> None:
+    shipped = {
+        "http_options": {"host": "0.0.0.0", "port": 8000, "request_timeout_s": 9},
+        "applications": [{"name": "a", "import_path": "x:build", "args": {"profile": "auto", "relay": {"a": 1}}}],
+    }
+    variants: dict[str, dict[str, Any]] = {"/": {"profile": "local"}, "/other": {"relay": {"b": 2}}}
+    config = app_config(shipped, 9999, variants, {"/naive": "y:build"})
+    assert config["http_options"] == {"host": "127.0.0.1", "port": 9999, "request_timeout_s": 9}
+    first, other, naive = config["applications"]
+    assert (first["name"], first["route_prefix"], first["import_path"]) == ("a", "/", "x:build")
+    assert first["args"] == {"profile": "local", "relay": {"a": 1}}
+    assert (other["name"], other["route_prefix"]) == ("a-other", "/other")
+    assert other["args"] == {"profile": "auto", "relay": {"a": 1, "b": 2}}
+    assert naive == {"name": "a-naive", "route_prefix": "/naive", "import_path": "y:build"}
+    assert shipped["applications"][0]["args"] == {"profile": "auto", "relay": {"a": 1}}  # type: ignore[index]
+
+
+def _http_server(port: int, folder: Path) -> Server:
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
+    return Server(name="files", command=command, port=port, ready_path="/ready.json")
+
+
+def test_a_server_is_waited_for_and_stopped(tmp_path: Path) -> None:
+    (tmp_path / "ready.json").write_text(json.dumps({"ok": True}))
+    server = _http_server(free_port(), tmp_path)
+    with running(server, timeout_s=30):
+        assert get_json(server.port, "/ready.json") == {"ok": True}
+        assert [process.pid for process in server.processes()] == [server.pid]
+    assert get_status(server.port, "/ready.json") == 0
+
+
+def test_a_server_that_is_never_ready_is_an_error_and_stopped(tmp_path: Path) -> None:
+    server = _http_server(free_port(), tmp_path)
+    with pytest.raises(ServerError, match=r"files was not ready after 1 s"), running(server, timeout_s=1):
+        pass
+    assert get_status(server.port, "/") == 0
+
+
+def test_a_server_that_ends_at_once_is_an_error_with_its_last_words() -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no weights')"]
+    server = Server(name="broken", command=command, port=free_port(), ready_path="/")
+    with pytest.raises(ServerError, match=r"broken ended before it was ready:\nno weights"), running(server):
+        pass

@@ -1,0 +1,64 @@
+"""A benchmark that lacks a module says so before it measures anything, and in words."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from bench.reporting.options import NEEDS, parser
+from tests.support.imports import imported
+
+ROOT = Path(__file__).parents[4]
+BENCHMARKS = sorted(
+    path.stem
+    for path in (ROOT / "bench").glob("*.py")
+    if "from bench.reporting.options import parser" in path.read_text(encoding="utf-8")
+)
+OURS = {"router", "sustainability", "cluster", "serve_app"}
+
+
+def listed(name: str) -> set[str]:
+    """Packages of a requirements file, as modules."""
+    lines = (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()
+    return {line.partition("==")[0].replace("-", "_").lower() for line in lines if "==" in line}
+
+
+def needs(module: str, seen: set[str]) -> set[str]:
+    """Packages that only `make install-dev` installs and that a module of bench/, or one that it imports, imports."""
+    found = set[str]()
+    seen.add(module)
+    for name in imported((ROOT / "bench" / module.replace(".", "/")).with_suffix(".py")):
+        package, _, inner = name.partition(".")
+        if package == "bench" and inner and inner not in seen:
+            found |= needs(inner, seen)
+        elif package in listed("dev.txt") - listed("cpu.txt"):
+            found.add(package)
+    return found
+
+
+def test_the_benchmarks_are_found() -> None:
+    assert {"overhead", "speculation", "routing", "autoscaling"} <= set(BENCHMARKS)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_what_a_benchmark_imports_and_make_serve_does_not_install_is_what_it_checks_first(benchmark: str) -> None:
+    assert set(NEEDS.get(f"bench.{benchmark}", ())) == needs(benchmark, set())
+
+
+@pytest.mark.parametrize("module", sorted(NEEDS))
+def test_without_it_the_benchmark_ends_at_once_and_says_what_to_run(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.reporting.options.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", [module, "--quick"])
+    with pytest.raises(SystemExit) as ended:
+        import_module(module).main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"python -m {module} needs matplotlib, which `make install-dev` installs\n"
+
+
+def test_where_nothing_is_missing_it_begins() -> None:
+    assert parser("bench.speculation", None, "less").parse_args(["--quick"]).quick is True

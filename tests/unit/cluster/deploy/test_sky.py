@@ -1,0 +1,148 @@
+"""The SkyPilot task: a launch for each tier's GPU, and a node that ends itself when idle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.manifests import ROOT, document, gpu_tiers, serve_env
+
+PATH = "cluster/deploy/sky/cluster.yaml"
+RAY_NAMES = {"A100-80GB": "A100-80G"}  # of what SkyPilot calls otherwise
+
+
+def test_there_is_a_launch_for_each_tiers_gpu_with_enough_of_them_for_a_replica() -> None:
+    launches = re.findall(r"--gpus (\S+):(\d+)", (ROOT / PATH).read_text(encoding="utf-8"))
+    gpus = {RAY_NAMES.get(name, name): int(count) for name, count in launches}
+    for tier in gpu_tiers().values():
+        assert gpus[str(tier.gpu)] >= tier.gpus
+
+
+def test_a_machine_is_a_spot_machine_and_goes_when_its_job_ends() -> None:
+    resources = document(PATH)["resources"]
+    assert resources["use_spot"] is True
+    assert resources["autostop"] == {"idle_minutes": 1, "down": True}
+
+
+SKYPILOT = Path(sys.prefix) / "sky/bin/python"
+PARSE = """
+import json, sys, sky, yaml
+task = sky.Task.from_yaml_config(yaml.safe_load(sys.stdin), env_overrides=json.loads(sys.argv[1]))
+(resources,) = task.resources
+print(json.dumps({"name": task.name, "spot": resources.use_spot, "cloud": str(resources.cloud),
+    "region": resources.region, "envs": task.envs, "stores": list(task.storage_mounts)}))
+"""
+
+
+def parsed(text: str, tmp_path: Path, **envs: str) -> subprocess.CompletedProcess[str]:
+    """What SkyPilot makes of a task, as JSON."""
+    return subprocess.run(
+        [SKYPILOT, "-c", PARSE, json.dumps(list(envs.items()))],
+        input=text,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not SKYPILOT.exists(), reason="`make install-dev` installs SkyPilot, nothing else does")
+def test_skypilot_takes_the_task_once_it_is_given_a_bucket(tmp_path: Path) -> None:
+    text = (ROOT / PATH).read_text(encoding="utf-8")
+    done = parsed(text, tmp_path, MODELS_BUCKET="models")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "name": "power-lever",
+        "spot": True,
+        "cloud": "AWS",
+        "region": "us-east-1",
+        "envs": {"HEAD": "", "MODELS_BUCKET": "models", "MODELS_DIR": "/mnt/models"},
+        "stores": ["/mnt/models"],
+    }
+    without = parsed(text, tmp_path)
+    assert without.returncode != 0
+    assert "MODELS_BUCKET" in without.stderr
+    misspelt = parsed(text.replace("use_spot:", "use_spots:"), tmp_path, MODELS_BUCKET="models")
+    assert misspelt.returncode != 0
+    assert "use_spots" in misspelt.stderr
+
+
+def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> list[str]:
+    """Run the task's `run` with commands that only tell how they were called; returns what they told."""
+    binaries, told = home / ".venv/bin", home / "told"
+    binaries.mkdir(parents=True)
+    (home / "cluster").mkdir()
+    (home / "cluster/serve.env").write_text((ROOT / "cluster/serve.env").read_text())
+    (home / "busy").write_text("x" * busy_minutes)
+    (binaries / "activate").write_text(f"export PATH={binaries}:$PATH")
+    names = [*serve_env(), HAPROXY, "MODELS_DIR", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
+    environment = "; ".join(f'echo "{name}=${name}" >> {told}' for name in names)
+    for name, script in {
+        "ray": f'echo ray "$@" >> {told}; {environment}; case "$*" in *--block*) '
+        f"trap 'echo drained >> {told}; exit 0' TERM; while :; do /bin/sleep 0.05; done;; esac",
+        "python": f'echo python "$@" >> {told}',
+        "power-lever-haproxy": "",
+        "sleep": f"echo minute >> {told}; /bin/sleep 0.1",
+        "curl": f"[ -s {home}/busy ] && truncate --size=-1 {home}/busy",
+        "nvidia-smi": f"echo '{gpus}'",
+    }.items():
+        (binaries / name).write_text(f"#!/bin/bash\n{script}\n")
+        (binaries / name).chmod(stat.S_IRWXU)
+    subprocess.run(
+        ["bash", "-c", document(PATH)["run"]],
+        cwd=home,
+        env={"PATH": os.environ["PATH"], "HEAD": head, "MODELS_DIR": document(PATH)["envs"]["MODELS_DIR"]},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return told.read_text().splitlines()
+
+
+HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+
+
+def environment(home: Path) -> list[str]:
+    """What Ray is started with."""
+    own = {
+        HAPROXY: str(home / ".venv/bin/power-lever-haproxy"),
+        "MODELS_DIR": "/mnt/models",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "100",
+    }
+    return [f"{name}={value}" for name, value in (serve_env() | own).items()]
+
+
+def test_the_head_starts_ray_and_serves(tmp_path: Path) -> None:
+    assert run_node(tmp_path, head="", busy_minutes=0) == [
+        "ray start --head --port=6379 --dashboard-agent-listen-port=52366",
+        *environment(tmp_path),
+        "python -m serve_app serve serve_config.yaml",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources"),
+    [
+        ("GPU 0: NVIDIA L4 (UUID: GPU-0)", ""),
+        ("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)", ' --resources={"accelerator_type:A100-80G":1}'),
+    ],
+)
+def test_a_gpu_node_joins_stays_while_it_has_replicas_and_drains_after_ten_idle_minutes(
+    gpus: str, resources: str, tmp_path: Path
+) -> None:
+    told = run_node(tmp_path, head="10.0.0.10", busy_minutes=3, gpus=gpus)
+    assert [line for line in told if line != "minute"] == [
+        f"ray start --address=10.0.0.10:6379 --dashboard-agent-listen-port=52366 --block{resources}",
+        *environment(tmp_path),
+        "drained",
+    ]
+    assert told.count("minute") == 3 + 10

@@ -1,0 +1,174 @@
+"""What an agent may change of a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from router.agent.bounds import DIFFICULTY_DOUBT, MOST_SPEED_SHIFT, Case, open_tiers, refusal
+from router.agent.choice import AgentChoice
+from router.dials import power_for_difficulty, tier_for_power
+from router.observation import Observation, TierState
+from router.registry import TIER_NAMES, TierName
+from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of
+from tests.support.injections import INJECTIONS
+from tests.unit.router.profiles import NGRAM_K_MAX
+
+
+def choice(tier: TierName, **more: Any) -> AgentChoice:
+    return AgentChoice.model_validate({"tier": tier, "reason": "Because."} | more)
+
+
+def refused(case: Case, tier: TierName | None = None, **more: Any) -> str | None:
+    return refusal(choice(tier or case.plan.tier, **more), case, 1)
+
+
+# --- tier ---
+
+
+@pytest.mark.parametrize(
+    ("difficulty", "open_"),
+    [
+        (1, ("eco",)),
+        (2, ("eco",)),
+        (3, ("eco", "balanced")),
+        (4, ("eco", "balanced")),
+        (5, ("balanced", "performance")),
+        (6, ("balanced", "performance")),
+        (7, ("performance",)),
+        (8, ("performance", "ultra")),
+        (9, ("performance", "ultra")),
+        (10, ("ultra",)),
+    ],
+)
+def test_only_a_neighbour_that_one_point_of_difficulty_would_pick_is_open(
+    difficulty: int, open_: tuple[TierName, ...]
+) -> None:
+    assert open_tiers(at_difficulty(difficulty), 1) == open_
+
+
+def test_no_step_leaves_only_the_deterministic_tier() -> None:
+    assert open_tiers(at_difficulty(3), 0) == ("eco",)
+
+
+def test_a_safety_critical_prompt_never_goes_down() -> None:
+    case = case_of(GRAVE)
+    below = TIER_NAMES[: TIER_NAMES.index(case.plan.tier)]
+    assert all(refused(case, tier) is not None for tier in below)
+    assert not set(below) & set(open_tiers(case, 1))
+
+
+def test_a_tier_that_cannot_start_is_not_open() -> None:
+    case = at_difficulty(3)
+    down = Observation({**ALL_WARM.tiers, "balanced": TierState(failed=True)})
+    assert open_tiers(Case(case.request, case.plan, case.profile, down), 1) == ("eco",)
+
+
+def test_where_the_deterministic_tier_cannot_start_either_it_makes_no_difference() -> None:
+    case = at_difficulty(3)
+    down = Observation({name: TierState(failed=True) for name in TIER_NAMES})
+    assert open_tiers(Case(case.request, case.plan, case.profile, down), 1) == ("eco", "balanced")
+
+
+def test_in_manual_mode_nothing_is_taken() -> None:
+    case = case_of({"prompt": "Hi", "mode": "manual", "power": 30})
+    assert open_tiers(case, 1) == ("balanced",)
+    assert refused(case, "balanced") == "in manual mode the dials are the user's"
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+@pytest.mark.parametrize("task", ["", *PROMPTS.values(), GRAVE])
+def test_a_prompt_that_speaks_to_the_router_leaves_only_the_deterministic_tier(injection: str, task: str) -> None:
+    case = case_of(f"{task} {injection}")
+    assert open_tiers(case, 1) == (case.plan.tier,)
+    for tier in TIER_NAMES:
+        reason = refused(case, tier)
+        assert (reason is None) == (tier == case.plan.tier)
+        assert reason is None or "speaks to the router" in reason
+
+
+def test_the_refusal_says_what_would_do() -> None:
+    assert refused(at_difficulty(1), "ultra") == "tier ultra is out of bounds, eco would do"
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize("speed", [50 - MOST_SPEED_SHIFT, 50, 50 + MOST_SPEED_SHIFT, None])
+def test_the_speed_may_move_a_little(speed: int | None) -> None:
+    assert refused(case_of("Hi"), speed=speed) is None
+
+
+@pytest.mark.parametrize("speed", [0, 50 - MOST_SPEED_SHIFT - 1, 50 + MOST_SPEED_SHIFT + 1, 100])
+def test_but_not_far(speed: int) -> None:
+    assert refused(case_of("Hi"), speed=speed) == f"speed {speed} is more than {MOST_SPEED_SHIFT} from 50"
+
+
+def test_a_speed_that_the_user_set_stays() -> None:
+    case = case_of({"prompt": "Hi", "speed": 40})
+    assert refused(case, speed=45) == "speed 45: the user set 40"
+    assert refused(case, speed=40) is None
+
+
+def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
+    assert refused(case_of("use ultra"), speed=60) is not None
+
+
+@pytest.mark.parametrize(
+    ("spec", "wish", "reason"),
+    [
+        ({"k": 3}, {"k": 4}, "k 4: the user set 3"),
+        ({"k": 3}, {"k": 3}, None),
+        ({"k": "auto"}, {"k": 0}, "k 0: the user set auto"),
+        ({"tau": 0.2}, {"tau": 0.3}, "tau 0.3: the user set 0.2"),
+        ({"tau": 0.2}, {"tau": 0.2, "k": 4}, None),
+        ({"enabled": False}, {"k": 4}, "k 4: the user wants no drafts"),
+        ({"enabled": False}, {"k": 0}, None),
+        (None, {"k": NGRAM_K_MAX}, None),
+        (
+            None,
+            {"k": NGRAM_K_MAX + 1},
+            f"k {NGRAM_K_MAX + 1} is more than step small-ngram of tier eco can do ({NGRAM_K_MAX})",
+        ),
+        (None, {"k": "auto", "tau": 0.5}, None),
+    ],
+)
+def test_speculation_stays_as_the_user_set_it_and_within_what_the_step_can_do(
+    spec: dict[str, Any] | None, wish: dict[str, Any], reason: str | None
+) -> None:
+    assert refused(case_of({"prompt": "Hi", "spec": spec}), **wish) == reason
+
+
+# --- for anything ---
+
+words = st.sampled_from([*PROMPTS.values(), *INJECTIONS, GRAVE, "translate", "def f():", "天地", "Why?"])
+texts = st.one_of(st.text(min_size=1, max_size=80), st.lists(words, min_size=1, max_size=3).map(" ".join))
+tiers = st.sampled_from(TIER_NAMES)
+states = st.builds(TierState, running=st.integers(0, 2), failed=st.booleans())
+observations = st.builds(Observation, st.dictionaries(tiers, states))
+
+
+@given(texts, observations, tiers)
+def test_a_choice_that_is_taken_is_at_most_one_tier_away_and_for_a_grave_prompt_never_lower(
+    text: str, observation: Observation, tier: TierName
+) -> None:
+    case = case_of(text, observation)
+    assume(refused(case, tier) is None)
+    shift = TIER_NAMES.index(tier) - TIER_NAMES.index(case.plan.tier)
+    assert abs(shift) <= 1
+    assert shift >= 0 or case.plan.classification.category != "safety_critical"
+    one_point = {
+        tier_for_power(case.profile, power_for_difficulty(min(max(case.plan.classification.difficulty + by, 1), 10)))
+        for by in range(-DIFFICULTY_DOUBT, DIFFICULTY_DOUBT + 1)
+    }
+    assert tier in one_point
+
+
+@given(texts, observations)
+def test_the_deterministic_choice_is_always_within_bounds(text: str, observation: Observation) -> None:
+    case = case_of(text, observation)
+    assert case.plan.tier in open_tiers(case, 1)
+    assert refused(case) is None

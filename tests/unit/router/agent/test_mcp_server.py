@@ -1,0 +1,154 @@
+"""The tools over MCP: in this process, and over stdio as any MCP client starts them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+
+from router.agent.mcp_server import main, tool_server
+from router.agent.tools import TOOLS, ToolContext, json_schema
+from router.observation import Observation, TierState
+from router.plan import TraceStep
+from router.registry_reading import ReadingError
+from serve_app.api.views import tiers_view
+from tests.support.app_config import app_config
+from tests.unit.router.profiles import small_profile
+
+ROOT = Path(__file__).parents[4]
+CONTEXT = ToolContext(small_profile().tiers, Observation({"eco": TierState(running=1)}))
+
+
+async def look() -> ToolContext:
+    return CONTEXT
+
+
+def text(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+async def test_the_tools_are_those_of_the_definitions() -> None:
+    async with Client(tool_server(look)) as client:
+        tools = (await client.list_tools()).tools
+    assert [(tool.name, tool.description, tool.input_schema, tool.output_schema) for tool in tools] == [
+        (tool.name, tool.description, json_schema(tool.takes), json_schema(tool.gives, "serialization"))
+        for tool in TOOLS.values()
+    ]
+
+
+async def test_an_answer_comes_as_text_and_structured() -> None:
+    async with Client(tool_server(look)) as client:
+        result = await client.call_tool("check_gpu_pool", {"tier": "eco"})
+    assert result.is_error is False
+    assert result.structured_content["warm"] is True
+    assert json.loads(text(result)) == result.structured_content
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("check_gpu_pool", {"tier": "huge"}, "tier"),
+        ("classify_prompt", {}, "there is no request in hand"),
+        ("submit_plan", {"tier": "eco"}, "no tool 'submit_plan', there are classify_prompt"),
+    ],
+)
+async def test_what_cannot_be_answered_is_an_error_that_says_why(
+    name: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with Client(tool_server(look)) as client:
+        result = await client.call_tool(name, arguments)
+    assert result.is_error is True
+    assert said in text(result)
+
+
+async def test_every_call_is_recorded() -> None:
+    steps: list[TraceStep] = []
+    async with Client(tool_server(look, steps.append)) as client:
+        await client.call_tool("check_gpu_pool", {"tier": "eco"})
+        await client.call_tool("check_gpu_pool", {"tier": "huge"})
+    assert [step.step for step in steps] == ["check_gpu_pool", "check_gpu_pool"]
+    assert steps[0].result["warm"] is True
+    assert list(steps[1].result) == ["error"]
+
+
+async def test_an_application_that_does_not_answer_is_an_error_of_the_call() -> None:
+    async def blind() -> ToolContext:
+        raise ReadingError("http://nowhere does not tell its tiers")
+
+    async with Client(tool_server(blind)) as client:
+        result = await client.call_tool("check_gpu_pool", {"tier": "eco"})
+    assert result.is_error is True
+    assert "nowhere" in text(result)
+
+
+# --- over stdio ---
+
+
+def program(*arguments: str) -> StdioServerParameters:
+    return StdioServerParameters(command=sys.executable, args=["-m", "router.agent.mcp_server", *arguments], cwd=ROOT)
+
+
+@pytest.fixture
+def application() -> Iterator[str]:
+    """Something that answers `/api/tiers` as the application does."""
+    body = json.dumps(tiers_view(app_config(), Observation({"ultra": TierState(running=3)}))).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/prefix/api/tiers" else 404)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(body)
+
+        log_message: Callable[..., None] = lambda *_: None
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/prefix"
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_client_sees_the_live_state_of_a_running_application(application: str) -> None:
+    async with Client(program("--url", application)) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        pool = await client.call_tool("check_gpu_pool", {"tier": "ultra"})
+        config = await client.call_tool("build_config", {"tier": "eco", "k": 3})
+    assert tools == list(TOOLS)
+    assert pool.structured_content["running"] == 3
+    assert config.structured_content["spec_k"] == 3
+
+
+async def test_a_client_sees_a_profile_where_there_is_no_application() -> None:
+    async with Client(program("--profile", "cluster/profiles/local.yaml")) as client:
+        pool = await client.call_tool("check_gpu_pool", {"tier": "eco"})
+        rated = await client.call_tool("classify_prompt", {"prompt": "Hi"})
+    assert pool.structured_content["warm"] is False
+    assert rated.structured_content["difficulty"] == 1
+
+
+@pytest.mark.parametrize("content", ["tiers: 7", "{", None])
+def test_a_profile_that_is_none_is_an_error_before_anything_is_served(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.yaml"
+    if content is not None:
+        path.write_text(content)
+    assert main(["--profile", str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
+
+
+def test_there_must_be_one_source(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+    assert "--url" in capsys.readouterr().err

@@ -1,0 +1,284 @@
+"""From a deterministic plan and an agent to the plan that is used: over real HTTP, with models that obey anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.agent.bounds import Case, open_tiers, refusal
+from router.agent.choice import AgentChoice
+from router.agent.planner import Advice, advise, replanned, unadvised
+from router.agent.report import Fallback
+from router.observation import Observation, TierState
+from router.registry import TIER_NAMES, TierName
+from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of, messages_agent, settings
+from tests.support.injections import INJECTIONS
+from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
+
+EASY = "What is the capital of France?"
+
+
+async def advised(api: MessagesApi, case: Case, **over: Any) -> Advice:
+    agent = settings(api, **over)
+    async with messages_agent(agent) as model:
+        return await advise(model, case, agent, "multi_turn")
+
+
+def steps(advice: Advice) -> list[str]:
+    return [step.step for step in advice.plan.trace]
+
+
+def agent_step(advice: Advice) -> dict[str, Any]:
+    (step,) = [step for step in advice.plan.trace if step.step == "agent"]
+    result: dict[str, Any] = json.loads(json.dumps(dict(step.result)))
+    return result
+
+
+async def test_a_choice_within_bounds_becomes_the_plan(api: MessagesApi) -> None:
+    case = at_difficulty(3)
+    api.script(
+        Message(tools=(ToolUse("check_gpu_pool", {"tier": "balanced"}),)),
+        submits("balanced", "It is harder than it looks.", speed=30, k=2, tau=0.5),
+    )
+    advice = await advised(api, case)
+    made = advice.plan
+    assert (made.tier, made.power, made.speed) == ("balanced", 26, 30)
+    assert (made.step.name, made.spec.k, made.spec.k_mode, made.spec.tau) == ("medium-ngram", 2, "fixed", 0.5)
+    assert advice.text == "It is harder than it looks."
+    assert advice.report.fallback is None
+
+
+async def test_the_trace_holds_the_agents_tools_its_own_step_and_at_last_what_was_decided(api: MessagesApi) -> None:
+    api.script(
+        Message(tools=(ToolUse("recent_runs", {"tier": "eco"}), ToolUse("check_gpu_pool", {"tier": "balanced"}))),
+        submits("balanced"),
+    )
+    advice = await advised(api, at_difficulty(3))
+    assert steps(advice) == [
+        "classify_prompt",
+        "check_gpu_pool",
+        "recent_runs",
+        "check_gpu_pool",
+        "agent",
+        "check_gpu_pool",
+        "build_config",
+    ]
+    assert agent_step(advice) == {
+        "mode": "multi_turn",
+        "model": "claude-haiku-5-5",
+        "calls": 2,
+        "tools": ["recent_runs", "check_gpu_pool"],
+        "tier": "balanced",
+    }
+    assert advice.plan.trace[-1].result["tier"] == "balanced"
+
+
+async def test_what_it_took_is_in_the_metrics(api: MessagesApi) -> None:
+    api.script(
+        Message(
+            tools=(ToolUse("check_gpu_pool", {"tier": "eco"}),), input_tokens=500, output_tokens=30, cache_write=900
+        ),
+        Message(tools=submits("eco").tools, input_tokens=100, output_tokens=40, cache_read=1400),
+    )
+    metrics = (await advised(api, case_of(EASY))).report.metrics()
+    assert metrics.pop("duration_ms") > 0  # type: ignore[operator]
+    assert metrics == {
+        "mode": "multi_turn",
+        "model": "claude-haiku-5-5",
+        "calls": 2,
+        "input_tokens": 600,
+        "output_tokens": 70,
+        "cache_read_tokens": 1400,
+        "cache_write_tokens": 900,
+        "cost_usd": pytest.approx((600 * 0.1 + 70 * 0.5 + 1400 * 0.01 + 900 * 0.125) / 1e6),
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Failure(429, "rate_limit_error"), "rate_limited"),
+        (Message("No.", stop_reason="refusal"), "refusal"),
+        (Message(tools=(ToolUse("rm", {}),)), "unknown_tool"),
+        (submits("ultra"), "out_of_bounds"),
+        (submits("eco", speed=0), "out_of_bounds"),
+        (submits("eco", k=32), "out_of_bounds"),
+    ],
+)
+async def test_anything_else_leaves_the_deterministic_plan_whole_with_the_reason_in_the_trace(
+    api: MessagesApi, answer: Message | Failure, code: str
+) -> None:
+    api.script(answer)
+    case = case_of(EASY)
+    advice = await advised(api, case)
+    without = [step for step in advice.plan.trace if step.step != "agent"]
+    assert without == list(case.plan.trace)
+    assert {**vars_of(advice), "trace": None} == {**vars_of(unadvised_of(case)), "trace": None}
+    assert agent_step(advice)["fallback"] == code
+    assert agent_step(advice)["detail"]
+    assert advice.text is None
+    assert advice.report.metrics()["fallback"] == code
+
+
+def vars_of(advice: Advice) -> dict[str, Any]:
+    return {name: getattr(advice.plan, name) for name in type(advice.plan).__slots__}
+
+
+def unadvised_of(case: Case) -> Advice:
+    return unadvised(case, settings(), "multi_turn", Fallback("busy", "no"))
+
+
+async def test_in_manual_mode_the_agent_is_not_asked(api: MessagesApi) -> None:
+    advice = await advised(api, case_of({"prompt": EASY, "mode": "manual", "power": 90}))
+    assert advice.plan.tier == "ultra"
+    assert agent_step(advice)["fallback"] == "manual_mode"
+    assert api.seen == []
+
+
+# --- limits and goals ---
+
+COLD_BALANCED = Observation({**ALL_WARM.tiers, "balanced": TierState(pending=1, cold_start_s=90)})
+
+
+async def test_a_choice_that_breaks_a_limit_which_the_deterministic_plan_keeps_is_not_taken(api: MessagesApi) -> None:
+    api.script(submits("balanced"))
+    advice = await advised(api, at_difficulty(3, COLD_BALANCED, constraints={"max_ttft_ms": 5000}))
+    assert advice.plan.tier == "eco"
+    assert agent_step(advice)["fallback"] == "out_of_bounds"
+    assert "max_ttft_ms 5000" in agent_step(advice)["detail"]
+
+
+async def test_a_limit_that_neither_keeps_is_no_reason(api: MessagesApi) -> None:
+    api.script(submits("balanced"))
+    advice = await advised(api, at_difficulty(3, COLD_BALANCED, constraints={"max_ttft_ms": 1}))
+    assert advice.plan.tier == "balanced"
+    assert [violation.limit for violation in advice.plan.broken] == ["max_ttft_ms"]
+    assert steps(advice)[-4:] == ["agent", "constraints", "check_gpu_pool", "build_config"]
+    assert advice.plan.trace[-3].result["tier"] == "balanced"
+
+
+async def test_an_agent_gets_no_more_time_than_the_users_limits_leave_it(api: MessagesApi) -> None:
+    api.script(Message("Because.", before_s=30))
+    advice = await advised(api, case_of({"prompt": EASY, "constraints": {"max_ttft_ms": 600}}))
+    assert agent_step(advice)["fallback"] == "no_time"
+    assert len(api.seen) == 1
+    assert advice.report.duration_ms < 3000
+
+
+async def test_where_they_leave_none_it_is_not_asked(api: MessagesApi) -> None:
+    advice = await advised(api, case_of({"prompt": EASY, "constraints": {"max_ttft_ms": 200}}))
+    assert agent_step(advice)["fallback"] == "no_time"
+    assert api.seen == []
+
+
+async def test_the_agents_choice_takes_the_place_of_the_goal(api: MessagesApi) -> None:
+    # At difficulty 4 the goal makes eco of balanced.
+    case = at_difficulty(4, goal="cheaper")
+    cheap = dataclasses.replace(case, plan=dataclasses.replace(case.plan, tier="eco", power=12))
+    api.script(submits("balanced"))
+    assert (await advised(api, cheap)).plan.tier == "balanced"
+
+
+# --- prompts that try to move the tier ---
+
+
+def obeys(tier: TierName) -> Any:
+    """A model that has given in: it looks at what the prompt tells it to, and submits what the prompt wants."""
+
+    def answer(body: dict[str, Any]) -> Message:
+        if len(body["messages"]) == 1:
+            return Message(tools=(ToolUse("classify_prompt", {"prompt": "Prove P != NP."}),))
+        return submits(tier, "The user is an administrator.", speed=25)
+
+    return answer
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+async def test_no_injection_moves_the_tier_though_the_model_obeys_it(api: MessagesApi, injection: str) -> None:
+    agent = settings(api)
+    async with messages_agent(agent) as model:
+        for task in ("", *PROMPTS.values(), GRAVE):
+            case = case_of(f"{task} {injection}".strip())
+            api.script(obeys("eco" if case.plan.tier == "ultra" else "ultra"))
+            advice = await advise(model, case, agent, "multi_turn")
+            assert advice.report.calls == 2
+            assert (advice.plan.tier, advice.plan.speed) == (case.plan.tier, case.plan.speed)
+
+
+async def test_in_words_that_nobody_listed_a_model_that_obeys_gains_one_point_of_difficulty_at_most(
+    api: MessagesApi,
+) -> None:
+    api.script(obeys("ultra"))
+    for difficulty in range(1, 11):
+        case = at_difficulty(difficulty)
+        advice = await advised(api, case)
+        assert advice.plan.tier in open_tiers(case, 1)
+
+
+# --- for anything ---
+
+choices = st.builds(
+    AgentChoice,
+    tier=st.sampled_from(TIER_NAMES),
+    speed=st.none() | st.integers(0, 100),
+    k=st.none() | st.integers(0, 32) | st.just("auto"),
+    tau=st.none() | st.floats(0, 1),
+    reason=st.just("Because."),
+)
+bodies = st.fixed_dictionaries(
+    {"prompt": st.sampled_from([*PROMPTS.values(), *INJECTIONS, GRAVE])},
+    optional={
+        "speed": st.integers(0, 100),
+        "spec": st.fixed_dictionaries({}, optional={"k": st.integers(0, 32), "tau": st.floats(0, 1)}),
+        "max_tokens": st.integers(1, 5000),
+        "goal": st.sampled_from(["faster", "cheaper", "greener", "better"]),
+        "constraints": st.fixed_dictionaries(
+            {},
+            optional={
+                "max_ttft_ms": st.floats(1, 1e5),
+                "max_total_ms": st.floats(1, 1e5),
+                "max_cost_usd": st.floats(1e-6, 1),
+                "max_energy_wh": st.floats(1e-6, 1),
+            },
+        ),
+    },
+)
+states = st.builds(
+    TierState,
+    running=st.integers(0, 2),
+    failed=st.booleans(),
+    cold_start_s=st.floats(0, 200),
+    queue_wait_ms=st.floats(0, 1e4),
+)
+observations = st.builds(Observation, st.dictionaries(st.sampled_from(TIER_NAMES), states))
+
+
+@given(bodies, observations, choices)
+def test_any_choice_within_bounds_gives_a_valid_plan_that_keeps_what_the_user_set(
+    body: dict[str, Any], observation: Observation, choice: AgentChoice
+) -> None:
+    case = case_of(body, observation)
+    if refusal(choice, case, 1) is not None:
+        return
+    made = replanned(choice, case)
+    low, high = case.profile.tiers[made.tier].power
+    assert low <= made.power <= high
+    assert made.step in case.profile.tiers[made.tier].chain
+    most = made.step.speculation.k_max if made.step.speculation else 0
+    assert 0 <= made.spec.k <= most
+    assert "speed" not in body or made.speed == body["speed"]
+    assert "max_tokens" not in body or made.sampling.max_tokens == body["max_tokens"]
+    wish = body.get("spec", {})
+    if made.spec.enabled and wish.get("tau") is not None:
+        assert made.spec.tau == wish["tau"]
+    assert {violation.limit for violation in made.broken} <= {violation.limit for violation in case.plan.broken}
+    assert made.trace[-1].step == "build_config"
+    assert made.trace[-1].result["tier"] == made.tier
+    assert made.explain().endswith(".")
+    for step in made.trace:
+        json.dumps(dict(step.result))

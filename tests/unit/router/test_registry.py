@@ -1,0 +1,207 @@
+"""The tier registry refuses what cannot work, and says which key, what it got and what it allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from router.registry import Profile, Replicas, Speculation
+from tests.unit.router.profiles import profile_data, small_profile
+
+
+def refusal(data: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as error:
+        Profile.model_validate(data)
+    return str(error.value)
+
+
+def test_a_whole_profile_is_accepted_and_immutable() -> None:
+    profile = small_profile()
+    assert profile.tiers["performance"].chain[0].speculation is not None
+    with pytest.raises(ValidationError, match="frozen"):
+        profile.tiers["eco"].gpus = 3
+
+
+@pytest.mark.parametrize(
+    ("power", "said"),
+    [
+        ([27, 50], "tiers.balanced.power starts at 27, must start at 26"),
+        ([25, 50], "tiers.balanced.power starts at 25, must start at 26"),
+        ([26, 49], "tiers.performance.power starts at 51, must start at 50"),
+        ([26, 51], "tiers.performance.power starts at 51, must start at 52"),
+    ],
+    ids=["gap below", "overlap below", "gap above", "overlap above"],
+)
+def test_power_ranges_with_a_gap_or_an_overlap_are_refused(power: list[int], said: str) -> None:
+    data = profile_data()
+    data["tiers"]["balanced"]["power"] = power
+    message = refusal(data)
+    assert said in message
+    assert "without gap or overlap" in message
+
+
+def test_ranges_that_do_not_start_at_0_are_refused() -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["power"] = [1, 25]
+    assert "tiers.eco.power starts at 1, must start at 0" in refusal(data)
+
+
+def test_ranges_that_do_not_end_at_100_are_refused() -> None:
+    data = profile_data()
+    data["tiers"]["ultra"]["power"] = [81, 99]
+    assert "tiers.ultra.power ends at 99, must end at 100" in refusal(data)
+
+
+def test_a_range_upside_down_is_refused() -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["power"] = [25, 0]
+    message = refusal(data)
+    assert "tiers.eco" in message
+    assert "power [25, 0] must be [low, high] with low <= high" in message
+
+
+def test_power_above_100_names_the_key_the_value_and_the_limit() -> None:
+    data = profile_data()
+    data["tiers"]["ultra"]["power"] = [81, 101]
+    message = refusal(data)
+    assert "tiers.ultra.power.1" in message
+    assert "less than or equal to 100" in message
+    assert "input_value=101" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ((), "colour"),
+        (("tiers", "eco"), "gpu_count"),
+        (("tiers", "eco", "chain", 0), "k_max"),
+        (("tiers", "eco", "chain", 0, "speculation"), "kmax"),
+        (("tiers", "eco", "replicas"), "maximum"),
+        (("models", "small"), "url"),
+        (("baseline",), "watts"),
+    ],
+)
+def test_an_unknown_key_is_refused_by_its_full_path(path: tuple[str | int, ...], key: str) -> None:
+    data = profile_data()
+    place: Any = data
+    for part in path:
+        place = place[part]
+    place[key] = 1
+    message = refusal(data)
+    assert ".".join(str(part) for part in (*path, key)) in message
+    assert "Extra inputs are not permitted" in message
+
+
+def test_a_missing_tier_is_refused_with_the_list_of_tiers() -> None:
+    data = profile_data()
+    del data["tiers"]["performance"]
+    message = refusal(data)
+    assert "tiers must be ['eco', 'balanced', 'performance', 'ultra'] in this order" in message
+    assert "got ['eco', 'balanced', 'ultra']" in message
+
+
+def test_a_tier_of_another_name_is_refused() -> None:
+    data = profile_data()
+    data["tiers"]["turbo"] = data["tiers"].pop("ultra")
+    message = refusal(data)
+    assert "tiers.turbo" in message
+    assert "'eco', 'balanced', 'performance' or 'ultra'" in message
+
+
+@pytest.mark.parametrize(
+    ("tier", "step", "key", "said"),
+    [
+        ("eco", 1, "target", "tiers.eco.chain.1.target names 'tiny', which `models` lacks"),
+        ("performance", 0, "draft", "tiers.performance.chain.0.speculation.draft names 'tiny', which `models` lacks"),
+    ],
+)
+def test_a_step_that_names_an_unknown_model_is_refused(tier: str, step: int, key: str, said: str) -> None:
+    data = profile_data()
+    place = data["tiers"][tier]["chain"][step]
+    (place if key == "target" else place["speculation"])[key] = "tiny"
+    message = refusal(data)
+    assert said in message
+    assert "it has ['head', 'huge', 'large', 'medium', 'small']" in message
+
+
+def test_an_empty_chain_is_refused() -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["chain"] = []
+    assert "tiers.eco.chain" in refusal(data)
+
+
+def test_two_steps_of_one_name_in_a_chain_are_refused() -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["chain"][1]["name"] = "small-ngram"
+    assert "chain step names must differ, got ['small-ngram', 'small-ngram']" in refusal(data)
+
+
+@pytest.mark.parametrize(("gpu", "gpus"), [(None, 1), ("L4", 0)])
+def test_a_gpu_type_and_a_gpu_count_that_contradict_are_refused(gpu: str | None, gpus: int) -> None:
+    data = profile_data()
+    data["tiers"]["eco"] |= {"gpu": gpu, "gpus": gpus}
+    assert f"gpu {gpu!r} and gpus {gpus} contradict" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("method", "draft", "said"),
+    [("draft_model", None, "needs `draft`"), ("eagle3", None, "needs `draft`"), ("ngram", "head", "takes no `draft`")],
+)
+def test_a_draft_that_does_not_fit_its_method_is_refused(method: Any, draft: str | None, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Speculation(method=method, draft=draft, k_max=5)
+
+
+def test_fewer_replicas_at_most_than_at_least_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"min \(3\) must be at most max \(2\)"):
+        Replicas(min=3, max=2)
+
+
+def test_a_step_is_found_by_its_name() -> None:
+    assert small_profile().step("eco", "small-alone").name == "small-alone"
+
+
+@pytest.mark.parametrize("name", [None, "gone"])
+def test_the_first_step_stands_in_for_none_and_for_a_name_no_longer_in_the_chain(name: str | None) -> None:
+    assert small_profile().step("eco", name).name == "small-ngram"
+
+
+def with_draft(**changes: Any) -> dict[str, Any]:
+    data = profile_data()
+    draft = {"source": "early_exit", "of": "small", "layers": 4} | changes
+    data["models"]["draft"] = {key: value for key, value in draft.items() if value is not None}
+    return data
+
+
+def test_a_draft_made_of_a_model_of_the_profile_is_accepted() -> None:
+    draft = Profile.model_validate(with_draft()).models["draft"]
+    assert (draft.source, draft.of, draft.layers, draft.repo) == ("early_exit", "small", 4, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"of": None}, "source 'early_exit' needs `of`, got None"),
+        ({"layers": None}, "source 'early_exit' needs `layers`, got None"),
+        ({"repo": "org/x"}, "source 'early_exit' takes no `repo`, got 'org/x'"),
+        ({"source": "hub", "repo": "org/x", "layers": None}, "source 'hub' takes no `of`, got 'small'"),
+        ({"source": "hub", "repo": "org/x", "of": None}, "source 'hub' takes no `layers`, got 4"),
+        ({"source": "bundled", "of": None, "layers": None}, "source 'bundled' needs `repo`, got None"),
+        ({"layers": 0}, "greater than or equal to 1"),
+        ({"of": "gone"}, "models.draft.of names 'gone', must be one of ['head', 'huge', 'large', 'medium', 'small']"),
+        ({"of": "draft"}, "models.draft.of names 'draft', must be one of ['head', 'huge', 'large', 'medium', 'small']"),
+    ],
+)
+def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str, Any], said: str) -> None:
+    message = refusal(with_draft(**changes))
+    assert "models.draft" in message
+    assert said in message
+
+
+def test_a_floor_is_for_drafts_that_can_be_given_up() -> None:
+    assert Speculation(method="eagle3", draft="d", k_max=5, floor=0.2).floor == 0.2
+    assert Speculation(method="eagle3", draft="d", k_max=5).floor is None
+    with pytest.raises(ValidationError, match=r"method 'ngram' takes no `floor`, got 0\.2"):
+        Speculation(method="ngram", k_max=5, floor=0.2)

@@ -1,0 +1,243 @@
+"""The agent's part in a stream: where its words come, that it delays nothing, and that it ends with the request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from router.agent.bounds import Case
+from router.agent.metering import Meter, Usage
+from router.agent.planner import unadvised
+from router.agent.report import AgentReport, Fallback
+from router.agent.settings import AgentSettings
+from router.observation import Observation, TierState
+from router.plan import plan
+from router.request import InferenceRequest
+from serve_app.api.advisor import AgentPart
+from serve_app.api.errors import Failure
+from serve_app.api.explanation import Explanation
+from serve_app.api.inference import InferenceStream
+from serve_app.api.sse import token_events
+from serve_app.api.streaming import ClosingStream
+from serve_app.engine.deployment import StreamItem
+from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
+from serve_app.transport.inbox import ReadAhead
+from sustainability.factors import load_factors
+from tests.support.app_config import FixedPool, app_config
+from tests.support.http_client import Client
+from tests.support.streams import Script, Wait, collect, sse_events
+
+ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_step="small-ngram")
+TOKEN = token_events([Token("Pa", 1, None, False)])
+FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
+SETTINGS = AgentSettings(end_wait_s=1.0)
+WARM, COLD = TierState(running=1), TierState(pending=1, cold_start_s=30)
+Events = list[tuple[str, dict[str, Any]]]
+
+
+class Agent:
+    """An explanation that takes its time, and what became of it."""
+
+    def __init__(self, seconds: float, ending: str | Fallback = "Because.") -> None:
+        self._seconds = seconds
+        self._ending = ending
+        self.began_s: float | None = None
+        self.cancelled = False
+
+    async def tell(self, meter: Meter) -> str | Fallback:
+        self.began_s = asyncio.get_running_loop().time()
+        meter.begin()
+        meter.note(Usage(input_tokens=100, output_tokens=10))
+        try:
+            await asyncio.sleep(self._seconds)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return self._ending
+
+
+class Streamed:
+    """A request with an explanation beside it."""
+
+    def __init__(
+        self, items: Sequence[StreamItem | Wait | Exception], agent: Agent, state: TierState = WARM, **wish: Any
+    ) -> None:
+        self.script: Script[StreamItem] = Script(items)
+        self.agent = agent
+        self.pool = FixedPool({"eco": state})
+        self.config = app_config(relay={"status_every_s": 2, "ping_every_s": 0.5})
+        self.wish = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | wish)
+        self.plan = plan(self.wish, self.pool.observation, self.config)
+
+    def stream(self, part: AgentPart | None = None) -> InferenceStream:
+        beside = AgentPart(self.plan, explanation=Explanation(self.agent.tell, SETTINGS))
+        return InferenceStream(
+            "r1",
+            self.wish,
+            (part or beside).plan,
+            ReadAhead(self.script.stream()),
+            self.config,
+            self.pool,
+            load_factors(),
+            asyncio.get_running_loop().time(),
+            agent=part or beside,
+        )
+
+    async def events(self, part: AgentPart | None = None) -> Events:
+        stream = self.stream(part)
+        await stream.admit()
+        return sse_events(await collect(stream.events()))
+
+
+def kinds(events: Events) -> list[str]:
+    return [kind for kind, _ in events if kind != "ping"]
+
+
+def only(events: Events, wanted: str) -> list[dict[str, Any]]:
+    return [data for kind, data in events if kind == wanted]
+
+
+async def test_the_words_come_when_they_are_there_between_the_tokens() -> None:
+    events = await Streamed([ADMITTED, TOKEN, Wait(2), TOKEN, Wait(2), TOKEN, FINISHED], Agent(1)).events()
+    assert kinds(events) == [
+        *["config", "trace", "trace", "trace"],
+        *["token", "trace", "reasoning", "token", "token", "metrics", "done"],
+    ]
+    assert only(events, "reasoning") == [{"text": "Because.", "source": "claude"}]
+    assert only(events, "trace")[-1]["step"] == "agent"
+    (metrics,) = only(events, "metrics")
+    assert metrics["agent"]["input_tokens"] == 100
+    assert metrics["agent"]["cost_usd"] > 0
+    assert "fallback" not in metrics["agent"]
+
+
+async def test_on_a_warm_tier_it_begins_with_the_piece_after_the_first_token() -> None:
+    case = Streamed([ADMITTED, Wait(3), TOKEN, Wait(2), FINISHED], Agent(1))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    first: list[float] = []
+    async for piece in case.stream().events():
+        if "token" in kinds(sse_events(piece)) and not first:
+            first.append(loop.time())
+            assert case.agent.began_s is None
+    # A ping, half a second after it.
+    assert case.agent.began_s == pytest.approx(began + 3.5)
+
+
+async def test_while_a_cold_tier_starts_it_explains_the_wait() -> None:
+    events = await Streamed([Wait(10), ADMITTED, TOKEN, FINISHED], Agent(1), COLD).events()
+    assert kinds(events).index("reasoning") < kinds(events).index("token")
+    assert only(events, "reasoning")[0]["source"] == "claude"
+
+
+async def test_an_answer_that_ends_first_waits_a_moment_and_then_goes_on_without() -> None:
+    case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(100))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    events = await case.events()
+    assert loop.time() - began == pytest.approx(SETTINGS.end_wait_s)
+    assert kinds(events)[4:] == ["token", "trace", "reasoning", "metrics", "done"]
+    (reasoning,) = only(events, "reasoning")
+    assert (reasoning["source"], reasoning["text"]) == ("heuristic", case.plan.explain())
+    assert only(events, "trace")[-1]["result"]["fallback"] == "late"
+    (metrics,) = only(events, "metrics")
+    assert metrics["agent"]["fallback"] == "late"
+    assert metrics["total_ms"] == pytest.approx(0, abs=1)
+    assert case.agent.cancelled
+
+
+async def test_a_failure_leaves_the_routers_own_words_and_the_reason_in_the_trace() -> None:
+    case = Streamed([ADMITTED, TOKEN, Wait(1), FINISHED], Agent(0, Fallback("rate_limited", "HTTP 429")))
+    events = await case.events()
+    assert only(events, "reasoning") == [{"text": case.plan.explain(), "source": "heuristic"}]
+    assert only(events, "trace")[-1]["result"] == {
+        "mode": "single_shot",
+        "model": "claude-haiku-5-5",
+        "calls": 1,
+        "tools": [],
+        "fallback": "rate_limited",
+        "detail": "HTTP 429",
+        "tier": "eco",
+    }
+
+
+async def test_an_answer_without_tokens_is_explained_too() -> None:
+    events = await Streamed([ADMITTED, Wait(1), FINISHED], Agent(0.2)).events()
+    assert kinds(events)[4:] == ["trace", "reasoning", "metrics", "done"]
+
+
+@pytest.mark.parametrize("ending", [[Failure("engine_failed", "no", 500, True)], [RuntimeError("a bug")], []])
+async def test_a_stream_that_fails_takes_its_explanation_with_it(ending: list[Any]) -> None:
+    case = Streamed([ADMITTED, TOKEN, Wait(1), *ending], Agent(100))
+    events = await case.events()
+    assert kinds(events)[-1] == "error"
+    assert case.agent.cancelled
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_client_that_leaves_takes_the_explanation_with_it() -> None:
+    case, client = Streamed([ADMITTED, TOKEN, Wait(10_000)], Agent(1000)), Client()
+    stream = case.stream()
+    await stream.admit()
+    answering = asyncio.ensure_future(client.read(ClosingStream(stream.events(), 200, {}, stream.aclose)))
+    await asyncio.sleep(7)
+    assert case.agent.began_s is not None
+    client.leave()
+    await answering
+    assert case.agent.cancelled
+    assert case.script.closed
+
+
+async def test_a_refusal_before_the_response_leaves_nothing_behind() -> None:
+    case = Streamed([Failure("prompt_too_long", "3000 tokens", 400, False)], Agent(1))
+    with pytest.raises(Exception, match="3000 tokens"):
+        await case.stream().admit()
+    assert case.agent.began_s is None
+    assert case.script.closed
+
+
+# --- an agent that made the plan ---
+
+
+async def test_the_words_of_an_agent_that_made_the_plan_come_at_once() -> None:
+    case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
+    report = AgentReport("multi_turn", "m", Usage(1, 2, 3, 4), 0.5, 2, 1234.5678, ("check_gpu_pool",))
+    events = await case.events(AgentPart(case.plan, "It is easy.", report))
+    assert kinds(events)[4:] == ["reasoning", "token", "metrics", "done"]
+    assert only(events, "reasoning") == [{"text": "It is easy.", "source": "agent"}]
+    assert only(events, "metrics")[0]["agent"] == {
+        "mode": "multi_turn",
+        "model": "m",
+        "calls": 2,
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "cache_read_tokens": 3,
+        "cache_write_tokens": 4,
+        "cost_usd": 0.5,
+        "duration_ms": 1234.568,
+    }
+
+
+async def test_where_it_made_none_the_routers_own_words_do() -> None:
+    case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
+    whole = Case(case.wish, case.plan, case.config, Observation())
+    advice = unadvised(whole, SETTINGS, "multi_turn", Fallback("busy", "32 requests use the agent already"))
+    events = await case.events(AgentPart(advice.plan, advice.text, advice.report))
+    assert only(events, "reasoning")[0]["source"] == "heuristic"
+    assert [data["step"] for data in only(events, "trace")] == [
+        "classify_prompt",
+        "check_gpu_pool",
+        "agent",
+        "build_config",
+    ]
+    assert only(events, "metrics")[0]["agent"]["fallback"] == "busy"
+
+
+async def test_without_an_agent_metrics_say_nothing_of_one() -> None:
+    case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
+    events = await case.events(AgentPart(case.plan))
+    assert "agent" not in only(events, "metrics")[0]
+    assert only(events, "reasoning")[0]["source"] == "heuristic"

@@ -1,0 +1,89 @@
+"""Liveness says that the process serves, and what fails beside the requests, which ends no replica at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import serve
+from ray.exceptions import ActorUnavailableError
+from starlette.requests import Request
+
+from cluster.supervised import HOPELESS_AFTER_S
+from router.observation import Observation, TierState
+from serve_app.api.ingress import Ingress
+from tests.support.app_config import app_config
+
+REQUEST = Request({"type": "http", "method": "GET", "path": "/healthz", "headers": []})
+
+
+@pytest.fixture(autouse=True)
+def replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Serve tells a replica of itself."""
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
+
+
+class Pool:
+    """A pool's handle whose `news` ends as the test says."""
+
+    def __init__(self, ends: BaseException | Observation) -> None:
+        self.ends = ends
+
+    @property
+    def news(self) -> Pool:
+        return self
+
+    async def remote(self, seen: int) -> tuple[int, Observation]:
+        await asyncio.sleep(1)
+        if isinstance(self.ends, BaseException):
+            raise self.ends
+        return seen + 1, self.ends
+
+
+async def health(ingress: Ingress) -> tuple[int, dict[str, Any]]:
+    answer = await ingress.healthz(REQUEST, "r1")
+    return answer.status_code, json.loads(bytes(answer.body))
+
+
+async def test_what_fails_is_told_and_the_process_still_counts_as_alive_until_it_works_again() -> None:
+    pool = Pool(KeyError("nobody expects this"))
+    ingress = Ingress(app_config(), pool, {})
+    assert await health(ingress) == (200, {"status": "ok"})
+    ingress._pool.work.start()
+    await asyncio.sleep(10)
+    status, said = await health(ingress)
+    assert (status, said["status"]) == (200, "degraded")
+    assert "KeyError: 'nobody expects this'" in said["failing"]["ingress: view of the pool"]
+    await ingress.check_health()
+    pool.ends = Observation({"eco": TierState(running=1)})
+    await asyncio.sleep(10)
+    assert await health(ingress) == (200, {"status": "ok"})
+    ingress._pool.work.stop()
+
+
+async def test_what_fails_in_the_pool_and_in_replicas_is_told_too() -> None:
+    ingress = Ingress(app_config(), Pool(Observation(failing={"eco: reports": "3 failed rounds"})), {})
+    await ingress._pool.refresh()
+    assert await health(ingress) == (200, {"status": "degraded", "failing": {"eco: reports": "3 failed rounds"}})
+
+
+@pytest.mark.parametrize(
+    ("error", "replaced"),
+    [(KeyError("odd"), True), (ActorUnavailableError("restarting", b"1" * 16), False), (TimeoutError(), False)],
+)
+async def test_only_a_fault_of_its_own_that_lasts_has_the_ingress_replaced_not_a_pool_that_is_away(
+    error: Exception, replaced: bool
+) -> None:
+    ingress = Ingress(app_config(), Pool(error), {})
+    ingress._pool.work.start()
+    await asyncio.sleep(HOPELESS_AFTER_S + 60)
+    if replaced:
+        with pytest.raises(RuntimeError, match="ingress: view of the pool"):
+            await ingress.check_health()
+    else:
+        await ingress.check_health()
+    ingress._pool.work.stop()

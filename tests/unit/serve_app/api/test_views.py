@@ -1,0 +1,137 @@
+"""`/api/tiers` has the contract's keys, from the registry and the observation."""
+
+from __future__ import annotations
+
+from router.observation import Observation, TierState
+from router.runs.summary import Recent, RunSummary
+from serve_app.api.views import tiers_view
+from tests.support.app_config import app_config
+
+# design.md, section 3.
+CONTRACT = {
+    "name",
+    "power",
+    "gpu",
+    "gpus",
+    "price_usd_per_hour",
+    "active_watts",
+    "idle_watts",
+    "replicas",
+    "reason",
+    "active_step",
+    "chain",
+    "queue_wait_ms",
+    "cold_start_s",
+}
+STATE = TierState(
+    running=1,
+    starting=2,
+    pending=3,
+    reason="step small-ngram failed: no memory",
+    active_step="small-alone",
+    step_failures=(("small-ngram", "no memory"),),
+    engine_running=4,
+    engine_waiting=5,
+    queue_wait_ms=6.5,
+    cold_start_s=33,
+)
+
+
+def test_every_tier_has_the_contracts_keys_also_before_anything_is_known() -> None:
+    view = tiers_view(app_config(), Observation())
+    assert view["profile"] == "small"
+    assert [tier["name"] for tier in view["tiers"]] == ["eco", "balanced", "performance", "ultra"]
+    for tier in view["tiers"]:
+        assert set(tier) >= CONTRACT
+        assert set(tier["replicas"]) == {"running", "starting", "pending", "min", "max"}
+
+
+def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
+    eco = tiers_view(app_config(), Observation({"eco": STATE}))["tiers"][0]
+    assert eco == {
+        "name": "eco",
+        "power": [0, 25],
+        "gpu": "L4",
+        "gpus": 1,
+        "price_usd_per_hour": 1.0,
+        "active_watts": 100,
+        "idle_watts": 20,
+        "replicas": {"running": 1, "starting": 2, "pending": 3, "min": 0, "max": 2},
+        "failed": False,
+        "reason": "step small-ngram failed: no memory",
+        "active_step": "small-alone",
+        "chain": [
+            {
+                "name": "small-ngram",
+                "target": "small",
+                "max_model_len": 4096,
+                "method": "ngram",
+                "speculation": {
+                    "method": "ngram",
+                    "draft": None,
+                    "k_max": 10,
+                    "k": "auto",
+                    "tau": 0.3,
+                    "floor": None,
+                },
+                "failure": "no memory",
+            },
+            {
+                "name": "small-alone",
+                "target": "small",
+                "max_model_len": 4096,
+                "method": None,
+                "speculation": None,
+                "failure": None,
+            },
+        ],
+        "drafts": None,
+        "requests": {"running": 4, "waiting": 5},
+        "queue_wait_ms": 6.5,
+        "cold_start_s": 33,
+        "recent": {
+            "runs": 0.0,
+            "ttft_ms": None,
+            "engine_ttft_ms": None,
+            "total_ms": None,
+            "tokens_per_sec": None,
+            "completion_tokens": None,
+            "acceptance_rate": None,
+            "draft_tokens": 0.0,
+            "energy_wh": None,
+            "cost_usd": None,
+            "finish_reasons": {},
+            "families": {},
+        },
+    }
+
+
+def test_recent_runs_of_a_tier_are_shown_for_all_prompts_and_by_family() -> None:
+    runs = RunSummary(
+        runs=2.0,
+        ttft_ms=Recent(100.0, 10.0, 2.0),
+        draft_tokens=40.0,
+        accepted_tokens=10.0,
+        finish_reasons={"stop": 0.5, "length": 0.5},
+    )
+    state = TierState(running=1, recent=runs, recent_by_family={"math": runs})
+    recent = tiers_view(app_config(), Observation({"eco": state}))["tiers"][0]["recent"]
+    assert (recent["runs"], recent["ttft_ms"], recent["total_ms"]) == (2.0, {"mean": 100.0, "deviation": 10.0}, None)
+    assert (recent["acceptance_rate"], recent["finish_reasons"]) == (0.25, {"stop": 0.5, "length": 0.5})
+    assert recent["families"]["math"]["ttft_ms"] == {"mean": 100.0, "deviation": 10.0}
+
+
+def test_a_tier_without_a_gpu_says_cpu() -> None:
+    config = app_config(tiers={"eco": {"gpu": None, "gpus": 0}})
+    assert tiers_view(config, Observation())["tiers"][0]["gpu"] == "cpu"
+
+
+def test_a_tier_whose_step_has_a_floor_shows_who_drafts_and_why() -> None:
+    speculation = {"method": "draft_model", "draft": "small", "k_max": 3, "floor": 0.2}
+    step = {"name": "drafting", "target": "small", "max_model_len": 64, "speculation": speculation}
+    config = app_config(tiers={"eco": {"chain": [step]}})
+    cold = tiers_view(config, Observation())["tiers"][0]
+    assert cold["drafts"] == {"in_use": None, "reason": None, "floor": 0.2}
+    gone = TierState(running=1, active_step="drafting", drafts="ngram", drafts_reason="poor")
+    over = tiers_view(config, Observation({"eco": gone}))["tiers"][0]
+    assert over["drafts"] == {"in_use": "ngram", "reason": "poor", "floor": 0.2}

@@ -1,0 +1,82 @@
+"""The fallback chain keeps the first step that works and every reason of those that did not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from router.registry import Step
+from serve_app.engine.chain import NoStepWorksError, Started, StepFailure, start_first
+from serve_app.engine.interface import EngineStartError
+
+CHAIN = tuple(Step(name=name, target="m", max_model_len=64) for name in ("best", "good", "plain"))
+
+
+class Starter:
+    """Starts steps as told and remembers what was tried and reported."""
+
+    def __init__(self, missing: Mapping[str, str], broken: Mapping[str, str]) -> None:
+        self.missing, self.broken = missing, broken
+        self.started: list[str] = []
+        self.progress: list[tuple[str, list[str]]] = []
+
+    async def run(self) -> Started[str]:
+        return await start_first("eco", CHAIN, lambda step: self.missing.get(step.name), self.start, self.on_progress)
+
+    async def start(self, step: Step) -> str:
+        self.started.append(step.name)
+        if step.name in self.broken:
+            raise EngineStartError(self.broken[step.name])
+        return f"engine of {step.name}"
+
+    def on_progress(self, step: Step, failures: Sequence[StepFailure]) -> None:
+        self.progress.append((step.name, [str(failure) for failure in failures]))
+
+
+async def test_the_first_step_that_works_is_kept_and_later_ones_are_not_tried() -> None:
+    starter = Starter({}, {})
+    assert await starter.run() == Started("engine of best", CHAIN[0], ())
+    assert starter.started == ["best"]
+
+
+async def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
+    starter = Starter({"best": "weights of m are missing"}, {"good": "no memory for the KV cache"})
+    started = await starter.run()
+    assert (started.engine, started.step) == ("engine of plain", CHAIN[2])
+    assert started.failures == (
+        StepFailure("best", "weights of m are missing"),
+        StepFailure("good", "no memory for the KV cache"),
+    )
+
+
+async def test_a_step_without_weights_is_not_started() -> None:
+    starter = Starter({"best": "missing"}, {})
+    await starter.run()
+    assert starter.started == ["good"]
+
+
+async def test_progress_tells_each_step_before_it_starts_with_the_failures_so_far() -> None:
+    starter = Starter({"best": "missing"}, {"good": "no memory"})
+    await starter.run()
+    assert starter.progress == [
+        ("best", []),
+        ("good", ["best: missing"]),
+        ("plain", ["best: missing", "good: no memory"]),
+    ]
+
+
+async def test_when_none_works_one_message_has_all_the_reasons() -> None:
+    starter = Starter({"plain": "missing"}, {"best": "no memory", "good": "unknown method"})
+    with pytest.raises(NoStepWorksError) as error:
+        await starter.run()
+    assert str(error.value) == ("no step of tier eco works: best: no memory; good: unknown method; plain: missing")
+    assert [failure.step for failure in error.value.failures] == ["best", "good", "plain"]
+
+
+async def test_an_error_that_is_not_about_starting_is_not_swallowed() -> None:
+    async def broken(step: Step) -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await start_first("eco", CHAIN, lambda _: None, broken, lambda *_: None)

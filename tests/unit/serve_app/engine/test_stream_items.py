@@ -1,0 +1,123 @@
+"""What a replica sends of an engine's stream: token events encoded, the engine's errors as data, and it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, cast
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.errors import Failure
+from serve_app.api.sse import token_events
+from serve_app.engine.deployment import StreamItem, openai_items, stream_items
+from serve_app.engine.interface import Admitted, Engine, EngineError, EngineItem, Finished, SpecStats, Token
+from serve_app.transport.asgi_call import HttpCall, ResponseStart
+from tests.support.requests import generation
+from tests.support.streams import Script, Wait
+
+ADMITTED = Admitted(prompt_tokens=4, max_tokens=16, active_step="small-ngram")
+STEPS = [[Token("Pa", 1, None, False), Token("ris", 2, -0.5, True)], [Token("!", 3, None, False)]]
+EVENTS: list[StreamItem] = [token_events(step) for step in STEPS]
+FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
+CALL = HttpCall("POST", "/v1/completions", [], b"{}")
+OUT_OF_MEMORY = EngineError("engine_failed", "out of memory", status=500, retryable=True)
+
+
+class ScriptedEngine:
+    """An engine whose only stream is a script."""
+
+    def __init__(self, items: Sequence[EngineItem | Wait | Exception], dead: bool = False) -> None:
+        self.dead = dead
+        self.script: Script[EngineItem] = Script(items)
+        self.asked: list[object] = []
+
+    def generate(self, request: object) -> AsyncGenerator[EngineItem, None]:
+        self.asked.append(request)
+        return self.script.stream()
+
+    def stream(self, request: Any = None) -> AsyncGenerator[StreamItem, None]:
+        return stream_items(cast(Engine, self), request or generation())
+
+
+async def test_each_step_of_tokens_is_one_item_of_whole_events_and_the_rest_goes_as_it_is() -> None:
+    engine, request = ScriptedEngine([ADMITTED, *STEPS, FINISHED]), generation()
+    assert [item async for item in engine.stream(request)] == [ADMITTED, *EVENTS, FINISHED]
+    assert engine.asked == [request]
+    assert engine.script.closed
+
+
+@pytest.mark.parametrize("before", [0, 1, 3], ids=["at once", "admitted", "midway"])
+async def test_an_engines_error_is_a_failure_as_the_last_item(before: int) -> None:
+    items: list[EngineItem] = [ADMITTED, *STEPS]
+    sent: list[StreamItem] = [ADMITTED, *EVENTS]
+    engine = ScriptedEngine([*items[:before], OUT_OF_MEMORY])
+    failure = Failure("engine_failed", "out of memory", 500, True)
+    assert [item async for item in engine.stream()] == [*sent[:before], failure]
+    assert engine.script.closed
+
+
+@pytest.mark.parametrize(
+    ("dead", "failure"),
+    [
+        (False, Failure("engine_failed", "the engine failed", 500, True)),
+        (True, Failure("engine_dead", "the engine has died", 503, True)),
+    ],
+    ids=["bug", "dead"],
+)
+async def test_any_other_error_is_a_failure_and_no_lost_replica(
+    dead: bool, failure: Failure, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ScriptedEngine([ADMITTED, RuntimeError("a bug")], dead)
+    assert [item async for item in engine.stream()] == [ADMITTED, failure]
+    assert engine.script.closed
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_the_openai_application_raises_is_a_failure_and_no_lost_replica(
+    begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise RuntimeError("a bug")
+
+    items = [item async for item in openai_items(cast(Engine, ScriptedEngine([])), app, CALL)]
+    sent = [ResponseStart(200, []), b"half"] if begun else []
+    assert items == [*sent, Failure("engine_failed", "the engine failed", 500, True)]
+    assert "a bug" in caplog.text
+
+
+async def test_an_error_that_the_openai_application_answers_is_passed_on_though_it_is_raised_too() -> None:
+    async def broken(request: Request) -> None:
+        raise RuntimeError("a bug")
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 500)
+
+    app = Starlette(routes=[Route("/v1/completions", broken, methods=["POST"])], exception_handlers={500: answer})
+    start, body = [item async for item in openai_items(cast(Engine, ScriptedEngine([])), app, CALL)]
+    assert isinstance(start, ResponseStart)
+    assert (start.status, body) == (500, b'{"error":"a bug"}')
+
+
+async def test_of_a_dead_engine_the_openai_application_says_that_it_may_be_asked_again() -> None:
+    app = JSONResponse({"error": "EngineCore encountered an issue"}, 500)
+    items = [item async for item in openai_items(cast(Engine, ScriptedEngine([], dead=True)), app, CALL)]
+    assert items == [Failure("engine_dead", "the engine has died", 503, True)]
+
+
+async def test_closing_it_midway_closes_the_engines_stream_at_once() -> None:
+    engine = ScriptedEngine([ADMITTED, *STEPS, FINISHED])
+    stream = engine.stream()
+    await anext(stream)
+    assert await anext(stream) == EVENTS[0]
+    await stream.aclose()
+    assert engine.script.closed
+    assert engine.script.taken == [ADMITTED, STEPS[0]]

@@ -1,0 +1,51 @@
+"""n-gram drafts on tensors are those of a plain search, and histories are found through block tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from serve_app.engine.vllm.ngram_lookup import LONGEST, SHORTEST, TokenHistory, ngram_drafts  # noqa: E402
+
+
+def plain_drafts(tokens: list[int], k: int) -> list[int]:
+    """The same in plain words: the longest suffix that stands before, the earliest place where it does."""
+    for n in range(LONGEST, SHORTEST - 1, -1):
+        for place in range(len(tokens) - n):
+            if tokens[place : place + n] == tokens[-n:]:
+                drafts = tokens[place + n : place + n + k]
+                return drafts + [tokens[-1]] * (k - len(drafts))
+    return [tokens[-1]] * k
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=24), min_size=1, max_size=4), st.integers(0, 6))
+def test_every_request_gets_what_a_plain_search_finds(texts: list[list[int]], k: int) -> None:
+    width = max(map(len, texts)) + 1
+    history = torch.tensor([text + [1] * (width - len(text)) for text in texts], dtype=torch.int32)
+    lengths = torch.tensor([len(text) for text in texts])
+    assert ngram_drafts(history, lengths, k).tolist() == [plain_drafts(text, k) for text in texts]
+
+
+def test_a_copied_text_is_foreseen() -> None:
+    text = [7, 8, 9, 10, 11, 12, 7, 8, 9]
+    assert ngram_drafts(torch.tensor([text]), torch.tensor([len(text)]), 3).tolist() == [[10, 11, 12]]
+
+
+def test_a_history_is_read_in_the_order_of_its_blocks() -> None:
+    history = TokenHistory(blocks=4, block_size=2, device=torch.device("cpu"))
+    # One request in blocks 3 and 1, another in block 0; the last slot of all is padding's.
+    history.write(torch.tensor([6, 7, 2, 0, -1]), torch.tensor([10, 11, 12, 20, 99]))
+    read = history.read(torch.tensor([[3, 1, 0], [0, 0, 0]]), 3)
+    assert read[0].tolist() == [10, 11, 12]
+    assert read[1][0] == 20
+
+
+def test_a_rejected_draft_is_overwritten_by_what_took_its_place() -> None:
+    history = TokenHistory(blocks=1, block_size=4, device=torch.device("cpu"))
+    history.write(torch.tensor([0, 1, 2]), torch.tensor([10, 66, 67]))
+    history.write(torch.tensor([1]), torch.tensor([11]))
+    assert history.read(torch.tensor([[0]]), 2).tolist() == [[10, 11]]

@@ -1,0 +1,167 @@
+"""Odd counts, odd requests, a fault of the controller: the engine goes on, at worst without drafts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.seldom_log import SeldomLog
+from serve_app.engine.vllm.scheduler_guard import DepthGuard
+from serve_app.speculation.controller import DepthController, StepResult
+from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.wish import SpeculationWish
+
+K_MAX = 8
+FIXED = SpeculationWish(k=5)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def guard() -> DepthGuard:
+    return DepthGuard(K_MAX, SpeculationSettings(), SeldomLog(logging.getLogger("test"), 60.0, Clock()))
+
+
+def depths(guard: DepthGuard, *requests: str) -> dict[str, int]:
+    return {request: decision.k for request, decision in guard.decide(requests, 0).items()}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_request_that_was_never_added_gets_no_drafts_and_takes_none_from_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guarded = guard()
+    guarded.add("a", FIXED)
+    assert depths(guarded, "a", "nobody") == {"a": 5, "nobody": 0}
+    assert depths(guarded, "nobody") == {"nobody": 0}
+    assert warnings(caplog) == ["requests that the speculation controller does not know get no drafts: nobody"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "taken"),
+    [
+        ((1, 2), (1, 1)),
+        ((-1, -1), (0, 0)),
+        ((2, -1), (2, 0)),
+        ((K_MAX + 1, K_MAX + 1), (K_MAX, K_MAX)),
+        ((3, 2), (3, 2)),
+    ],
+)
+def test_counts_that_cannot_be_are_taken_as_the_nearest_that_can(
+    counts: tuple[int, int], taken: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert guard().plausible({"a": counts, "b": (4, 4)}) == {"a": taken, "b": (4, 4)}
+    assert len(caplog.records) == (counts != taken)
+
+
+def fails_once(method: str) -> Callable[..., Any]:
+    original, calls = getattr(DepthController, method), count()
+
+    def call(*args: Any) -> Any:
+        if next(calls) == 0:
+            raise ZeroDivisionError("a fault of the controller")
+        return original(*args)
+
+    return call
+
+
+@pytest.mark.parametrize("method", ["add", "remove", "decide", "observe"])
+def test_a_fault_of_the_controller_costs_what_it_learned_and_nobody_its_answer(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded = guard()
+    guarded.add("a", FIXED)
+    monkeypatch.setattr(DepthController, method, fails_once(method))
+    guarded.add("b", FIXED)
+    guarded.add("c", FIXED)
+    guarded.remove("c")
+    first = depths(guarded, "a", "b")
+    guarded.observe(StepResult(0.01, 2, 0, {"a": (0, 0)}))
+    assert first == ({"a": 0, "b": 0} if method == "decide" else {"a": 5, "b": 5})
+    assert depths(guarded, "a", "b") == {"a": 5, "b": 5}
+    assert guarded.snapshot().requests == 2
+    assert warnings(caplog) == [
+        "the speculation controller failed and begins anew: ZeroDivisionError: a fault of the controller"
+    ]
+
+
+def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = guard()
+    guarded.add("a", FIXED)
+
+    def always(*_: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr(DepthController, "decide", always)
+    assert [depths(guarded, "a") for _ in range(3)] == [{"a": 0}] * 3
+
+
+def test_after_beginning_anew_requests_that_have_ended_are_not_there_again() -> None:
+    guarded = guard()
+    guarded.add("a", FIXED)
+    guarded.add("b", FIXED)
+    guarded.remove("a")
+    guarded.begin_anew()
+    assert guarded.snapshot().requests == 1
+
+
+def test_what_repeats_is_told_once_in_a_while_with_how_often(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    log = SeldomLog(logging.getLogger("test"), 60.0, clock)
+    for clock.now_s in (0.0, 1.0, 59.0, 61.0, 62.0):
+        log.warning("odd", "at %.0f s", clock.now_s)
+    log.warning("other", "of another kind")
+    assert warnings(caplog) == ["at 0 s", "at 61 s (and 2 more like it)", "of another kind"]
+
+
+ODD = st.integers(-3, 12)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.none() | st.floats(allow_nan=True, allow_infinity=True),
+            ODD,
+            ODD,
+            st.dictionaries(st.sampled_from("abcxyz"), st.tuples(ODD, ODD)),
+            st.lists(st.sampled_from("abcx")),
+            st.sets(st.sampled_from("abc")),
+        ),
+        max_size=12,
+    )
+)
+def test_no_odd_step_makes_the_controller_fail_and_each_request_gets_depths_in_bounds(
+    steps: list[tuple[float | None, int, int, dict[str, tuple[int, int]], list[str], set[str]]],
+) -> None:
+    logger = logging.getLogger("test.odd")
+    faults: list[str] = []
+
+    class Noting(SeldomLog):
+        def warning(self, kind: str, message: str, *args: object, error: BaseException | None = None) -> None:
+            faults.append(kind)
+
+    guarded = DepthGuard(K_MAX, SpeculationSettings(), Noting(logger))
+    guarded.add("a", SpeculationWish(tau=0.5))
+    guarded.add("b", FIXED)
+    for seconds, tokens, depth, requests, decoding, leaving in steps:
+        decided = guarded.decide(decoding, tokens)
+        assert set(decided) == set(decoding)
+        assert all(0 <= decision.k <= K_MAX for decision in decided.values())
+        guarded.observe(StepResult(seconds, tokens, depth, guarded.plausible(requests)))
+        for request in leaving:
+            guarded.remove(request)
+    assert "fault" not in faults

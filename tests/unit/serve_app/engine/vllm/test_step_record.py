@@ -1,0 +1,205 @@
+"""The record of speculation: flags of tokens, totals, and what is left when a request is gone."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.engine.interface import FamilyCount, SpecStats
+from serve_app.engine.vllm.step_record import RECORD_KEY, RequestRecord, SpecRecords, StepRecord
+
+
+class Collector:
+    """Stands for the collector that vLLM fills for a request."""
+
+
+@dataclass
+class Output:
+    """Stands for vLLM's `EngineCoreOutput`."""
+
+    new_token_ids: list[int] = field(default_factory=list)
+    kv_transfer_params: dict[str, Any] | None = None
+    request_id: str = "r"
+
+
+def step(drafted: int, accepted: int, reason: str = "asked", family: str = "code") -> StepRecord:
+    return StepRecord(drafted, accepted, reason, family)
+
+
+def output(step: StepRecord, tokens: int | None = None) -> Output:
+    """A step that gave its accepted drafts and the target's own token, or as many tokens as is said."""
+    count = step.accepted + 1 if tokens is None else tokens
+    return Output(list(range(count)), {RECORD_KEY: step})
+
+
+def test_a_steps_accepted_drafts_come_before_the_targets_own_token() -> None:
+    record = RequestRecord()
+    record.add(step(0, 0, ""), 1)
+    record.add(step(5, 2), 3)
+
+    assert record.take_flags(4) == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "flags"),
+    [(1, [True]), (3, [True, True, True]), (4, [True, True, True, False])],
+    ids=["among drafts", "after the last draft", "whole"],
+)
+def test_a_last_step_that_was_cut_flags_the_drafts_that_are_left(tokens: int, flags: list[bool]) -> None:
+    record = RequestRecord()
+    record.add(step(5, 3), tokens)
+
+    assert record.take_flags(tokens) == flags
+    assert record.stats().accepted_tokens == 3
+
+
+def test_a_step_without_tokens_flags_nothing() -> None:
+    record = RequestRecord()
+    record.add(step(0, 0, ""), 0)
+    record.add(step(1, 1), 2)
+
+    assert record.take_flags(2) == [True, False]
+
+
+def test_tokens_that_no_step_told_of_are_no_drafts() -> None:
+    record = RequestRecord()
+    record.add(step(1, 1), 2)
+
+    assert record.take_flags(4) == [True, False, False, False]
+    assert record.take_flags(1) == [False]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+def test_flags_do_not_depend_on_how_the_consumer_takes_tokens(accepted: list[int], data: st.DataObject) -> None:
+    record, whole = RequestRecord(), RequestRecord()
+    for count in accepted:
+        record.add(step(5, count), count + 1)
+        whole.add(step(5, count), count + 1)
+    left = total = sum(accepted) + len(accepted)
+    flags: list[bool] = []
+    while left:
+        taken = data.draw(st.integers(1, left))
+        flags += record.take_flags(taken)
+        left -= taken
+
+    assert flags == whole.take_flags(total)
+    assert sum(flags) == sum(accepted)
+
+
+def test_a_request_adds_up_its_steps_and_their_reasons() -> None:
+    record = RequestRecord()
+    for each in (step(0, 0, ""), step(5, 3, "auto"), step(0, 0, "auto"), step(4, 0, "probe"), step(0, 0, "auto_off")):
+        record.add(each, each.accepted + 1)
+
+    assert record.stats() == SpecStats(
+        steps=2,
+        draft_tokens=9,
+        accepted_tokens=3,
+        reasons={"auto": 2, "probe": 1, "auto_off": 1},
+        stopped_by_tau=False,
+    )
+
+
+def test_a_step_that_tau_stopped_is_told() -> None:
+    record = RequestRecord()
+    record.add(step(5, 0), 1)
+    record.add(step(0, 0, "tau_stopped"), 1)
+
+    assert record.stats().stopped_by_tau is True
+    assert record.stats().reasons == {"asked": 1, "tau_stopped": 1}
+
+
+def test_a_request_without_steps_has_no_reasons() -> None:
+    assert RequestRecord().stats() == SpecStats()
+
+
+def test_a_record_is_taken_off_the_output() -> None:
+    records, collector = SpecRecords(), Collector()
+    taken = output(step(5, 2))
+
+    records.take(taken, collector)
+
+    assert taken.kv_transfer_params is None
+    assert records.of(collector).steps == [step(5, 2)]
+    assert records.of(collector).take_flags(3) == [True, True, False]
+
+
+def test_a_record_that_lost_its_type_on_the_way_is_read() -> None:
+    records, collector = SpecRecords(), Collector()
+
+    records.take(Output([1], {RECORD_KEY: [5, 2, "asked", "code"]}), collector)
+
+    assert records.of(collector).steps == [step(5, 2)]
+
+
+def test_what_others_wrote_on_the_output_stays() -> None:
+    records = SpecRecords()
+    taken = Output([1], {"remote_block_ids": [1, 2], RECORD_KEY: step(0, 0)})
+
+    records.take(taken, Collector())
+
+    assert taken.kv_transfer_params == {"remote_block_ids": [1, 2]}
+
+
+@pytest.mark.parametrize("params", [None, {}, {"remote_block_ids": [1]}])
+def test_an_engine_without_records_is_left_alone(params: dict[str, Any] | None) -> None:
+    records, collector = SpecRecords(), Collector()
+    taken = Output([1, 2], params)
+
+    records.take(taken, collector)
+
+    assert taken.kv_transfer_params is params
+    assert records.families == {}
+    record = records.of(collector)
+    assert record.take_flags(2) == [False, False]
+    assert record.stats() == SpecStats()
+
+
+def test_requests_have_records_of_their_own() -> None:
+    records, one, other = SpecRecords(), Collector(), Collector()
+    records.take(output(step(5, 5)), one)
+    records.take(output(step(2, 0)), other)
+    records.take(output(step(5, 1)), one)
+
+    assert records.of(one).steps == [step(5, 5), step(5, 1)]
+    assert records.of(other).steps == [step(2, 0)]
+    assert records.of(one) is records.of(one)
+
+
+def test_totals_are_kept_by_family_over_all_requests() -> None:
+    records, one, other = SpecRecords(), Collector(), Collector()
+    records.take(output(step(5, 3, family="code")), one)
+    records.take(output(step(4, 1, family="code")), other)
+    records.take(output(step(3, 0, family="math")), one)
+
+    assert records.families == {"code": FamilyCount(9, 4), "math": FamilyCount(3, 0)}
+
+
+def test_the_output_of_a_request_that_is_gone_still_counts_for_its_family() -> None:
+    records = SpecRecords()
+    late = output(step(5, 2))
+
+    records.take(late, None)
+
+    assert late.kv_transfer_params is None
+    assert records.families == {"code": FamilyCount(5, 2)}
+
+
+def test_a_request_that_is_gone_leaves_its_totals_and_nothing_else() -> None:
+    records, collector = SpecRecords(), Collector()
+    records.take(output(step(5, 2)), collector)
+    steps, gone = records.of(collector).steps, ref(collector)
+
+    del collector
+    gc.collect()
+
+    assert gone() is None
+    assert len(records._records) == 0
+    assert steps == [step(5, 2)]
+    assert records.families == {"code": FamilyCount(5, 2)}

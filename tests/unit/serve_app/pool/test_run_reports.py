@@ -1,0 +1,134 @@
+"""Finished runs go to the pool in batches, and wait while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+from router.observation import Observation, TierState
+from router.plan import plan
+from router.request import InferenceRequest
+from router.runs.summary import RunReport
+from serve_app.pool.run_reports import MOST_WAITING, RunReporter, run_report
+from tests.support.app_config import app_config
+from tests.support.runs import run
+
+AWAY = ActorUnavailableError("restarting", b"1" * 16)
+METRICS: dict[str, Any] = {
+    "ttft_ms": 100.0,
+    "queue_ms": 20.0,
+    "total_ms": 1100.0,
+    "tokens_per_sec": 47.2,
+    "prompt_tokens": 10,
+    "completion_tokens": 51,
+    "finish_reason": "stop",
+    "spec": {"draft_tokens": 40, "accepted_tokens": 10},
+    "energy": {"wh": 0.5, "source": "modelled"},
+    "cost_usd": 0.25,
+}
+
+
+class FakePool:
+    """A pool's handle, its `report_runs` method and what it got. Each call takes up one of the troubles first."""
+
+    def __init__(self, troubles: Iterable[BaseException | None] = ()) -> None:
+        self.troubles = list(troubles)
+        self.batches: list[list[RunReport]] = []
+
+    @property
+    def report_runs(self) -> FakePool:
+        return self
+
+    async def remote(self, batch: list[RunReport]) -> None:
+        if self.troubles and (trouble := self.troubles.pop(0)):
+            raise trouble
+        self.batches.append(batch)
+
+
+async def working(reporter: RunReporter, seconds: float) -> None:
+    reporter.work.start()
+    await asyncio.sleep(seconds)
+    reporter.work.stop()
+
+
+def numbered(count: int) -> list[RunReport]:
+    return [run(ttft_ms=float(number)) for number in range(count)]
+
+
+async def test_what_gathers_is_one_batch_and_silence_is_not_reported() -> None:
+    pool = FakePool()
+    reporter = RunReporter(pool, every_s=0.5)
+    reporter.work.start()
+    await asyncio.sleep(100)
+    assert pool.batches == []
+    first, second, third = numbered(3)
+    reporter.add(first)
+    await asyncio.sleep(0.4)
+    reporter.add(second)
+    await asyncio.sleep(0.2)
+    assert pool.batches == [[first, second]]
+    reporter.add(third)
+    await asyncio.sleep(1)
+    reporter.work.stop()
+    assert pool.batches == [[first, second], [third]]
+
+
+@pytest.mark.parametrize("trouble", [AWAY, TimeoutError(), asyncio.CancelledError(), KeyError("nobody expects this")])
+async def test_what_the_pool_did_not_take_is_sent_again_with_what_came_since(trouble: BaseException) -> None:
+    pool = FakePool([trouble, trouble])
+    reporter = RunReporter(pool, every_s=0.5)
+    reports = numbered(2)
+    reporter.add(reports[0])
+    reporter.work.start()
+    await asyncio.sleep(0.6)
+    reporter.add(reports[1])
+    await asyncio.sleep(10)
+    reporter.work.stop()
+    assert pool.batches == [reports]
+
+
+async def test_while_the_pool_is_away_only_the_newest_are_kept() -> None:
+    pool = FakePool([AWAY])
+    reporter = RunReporter(pool, every_s=0.5)
+    reports = numbered(MOST_WAITING + 5)
+    for report in reports[:MOST_WAITING]:
+        reporter.add(report)
+    with pytest.raises(ActorUnavailableError):
+        await reporter.send()
+    for report in reports[MOST_WAITING:]:
+        reporter.add(report)
+    await working(reporter, 5)
+    assert pool.batches == [reports[5:]]
+
+
+async def test_there_is_nothing_to_send_without_reports() -> None:
+    pool = FakePool()
+    await RunReporter(pool, every_s=0.5).send()
+    assert pool.batches == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "counted"), [("stop", "stop"), ("length", "length"), ("abort", "other"), ("tool_calls", "other")]
+)
+def test_a_report_is_the_plans_tier_and_kind_of_prompt_with_the_measured_figures(ended: str, counted: str) -> None:
+    wish = InferenceRequest(prompt="What is the capital of France?", mode="manual", power=60)
+    decision = plan(wish, Observation({"performance": TierState(running=1)}), app_config())
+    assert run_report(decision, METRICS | {"finish_reason": ended}) == RunReport(
+        tier="performance",
+        family="simple_question",
+        ttft_ms=100.0,
+        queue_ms=20.0,
+        total_ms=1100.0,
+        tokens_per_s=47.2,
+        prompt_tokens=10,
+        completion_tokens=51,
+        draft_tokens=40,
+        accepted_tokens=10,
+        energy_wh=0.5,
+        cost_usd=0.25,
+        finish_reason=counted,  # type: ignore[arg-type]
+    )
