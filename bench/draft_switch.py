@@ -90,11 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     repetitions = 1 if args.quick else 5
     profile = load_profile("local")
-    tier, step = profile.tiers["performance"], profile.step("performance", None)
+    tier, entry = profile.tiers["performance"], profile.entry("performance", None)
     models = {name: model_path(models_dir({}), name) for name in profile.models}
     rows: list[dict[str, Value]] = []
     began_s = time.monotonic()
-    with TemporaryDirectory() as folder, engine_process(step, tier, models, Path(folder) / "log") as engine:
+    with TemporaryDirectory() as folder, engine_process(entry, tier, models, Path(folder) / "log") as engine:
         engine.ask([Ask(PROMPTS[0], 3, max_tokens=1)])
         start_s = time.monotonic() - began_s
         for streams in STREAMS:

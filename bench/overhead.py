@@ -35,7 +35,7 @@ from bench.reporting.stats import median, percentile
 from cluster.cpu_engine import cpu_environment
 from cluster.profiles import load_profile
 from cluster.weights import models_dir
-from router.registry import Profile, Step, TierName
+from router.registry import ChainEntry, Profile, TierName
 
 TIER: Final[TierName] = "eco"
 POWER: Final = 10
@@ -162,12 +162,12 @@ def measure(plan: Plan, bare: Server, app: Server) -> Cells:
     return cells
 
 
-def plain_step(profile: Profile) -> Step:
-    """The first step of the tier's chain that does not speculate: both servers run this one."""
-    for step in profile.tiers[TIER].chain:
-        if step.speculation is None:
-            return step
-    raise ValueError(f"tier {TIER} has no step without speculation")
+def plain_entry(profile: Profile) -> ChainEntry:
+    """The first entry of the tier's chain that does not speculate: both servers run this one."""
+    for entry in profile.tiers[TIER].chain:
+        if entry.speculation is None:
+            return entry
+    raise ValueError(f"tier {TIER} has no entry without speculation")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,14 +178,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     plan = QUICK if args.quick else FULL
     models = (args.models or models_dir(os.environ)).resolve()
-    step = plain_step(load_profile("local"))
+    entry = plain_entry(load_profile("local"))
 
-    bare = bare_vllm(step, models / step.target, cpu_environment(Path(sys.prefix)))
+    bare = bare_vllm(entry, models / entry.target, cpu_environment(Path(sys.prefix)))
     arguments = {
         "profile": "local",
         "inference_mode": "real",
         "models_dir": str(models),
-        "tiers": {TIER: {"chain": [step.model_dump()], "replicas": {"min": 1, "max": 1}}},
+        "tiers": {TIER: {"chain": [entry.model_dump()], "replicas": {"min": 1, "max": 1}}},
     }
     app = application({"/": arguments})
     with running(app, bare):
@@ -196,8 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_report("Overhead over bare vLLM", rows, made_by)
     if args.json:
         details = {
-            "model": step.target,
-            "engine_args": step.engine_args,
+            "model": entry.target,
+            "engine_args": entry.engine_args,
             "openmp_libraries": openmp,
             "max_tokens": plan.max_tokens,
             "repetitions": plan.repetitions,

@@ -44,7 +44,7 @@ from bench.reporting.stats import percentile
 from cluster.profiles import read_profile, validate_profile
 from cluster.weights import models_dir
 from cluster.weights.folder import model_path
-from router.registry import Profile, Speculation, Step, Tier
+from router.registry import ChainEntry, Profile, Speculation, Tier
 
 OFF: Final = "off"
 AUTO: Final = "auto"
@@ -201,8 +201,8 @@ def ask(engine: EngineProcess, prompts: Sequence[str], batch: int, k: int | Lite
     return engine.ask([Ask(prompt, k, max_tokens=tokens) for prompt in prompts], timeout_s=900, at_once=batch)
 
 
-def steps_of(profile: Profile, drafts: str) -> tuple[Tier, Step, Step]:
-    """A CPU tier, its step without speculation, and the same engine with drafts."""
+def entries_of(profile: Profile, drafts: str) -> tuple[Tier, ChainEntry, ChainEntry]:
+    """A CPU tier, its entry without speculation, and the same engine with drafts."""
     tier = profile.tiers["ultra"]
     plain = tier.chain[-1]
     plain = plain.model_copy(update={"engine_args": {**plain.engine_args, **ENGINE_ARGUMENTS}, "speculation": None})
@@ -273,12 +273,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     rows: list[Row] = json.loads(args.json.read_text(encoding="utf-8"))["cells"] if args.update else []
     profile = validate_profile(Profile, read_profile("local"), where="profile local")
-    tier, plain, drafting = steps_of(profile, args.drafts)
+    tier, plain, drafting = entries_of(profile, args.drafts)
     with ExitStack() as engines:
         logs = Path(engines.enter_context(TemporaryDirectory()))
         models = {name: model_path(models_dir({}), name) for name in profile.models}
         off, drafter = [
-            engines.enter_context(engine_process(step, tier, models, logs / step.name)) for step in (plain, drafting)
+            engines.enter_context(engine_process(entry, tier, models, logs / entry.name)) for entry in (plain, drafting)
         ]
         for family in wanted:
             try:

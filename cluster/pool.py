@@ -1,7 +1,7 @@
 """The GPU pool view: what every tier's replicas are doing right now, for the router and for `/api/tiers`.
 
 Four sources: Serve's controller knows which replicas run, start or cannot be placed; Ray knows which GPUs there are
-and which are coming (`gpu_nodes.py`); the engine replicas themselves report which fallback step they are loading or
+and which are coming (`gpu_nodes.py`); the engine replicas themselves report which chain entry they are loading or
 serving, what failed before it, how many requests they hold and how long those waited; the ingress replicas report the
 requests that finished.
 """
@@ -65,14 +65,14 @@ class ReplicaReport:
     tier: TierName
     replica_id: str
     state: Literal["loading", "running", "failed"]
-    step: str | None
+    entry: str | None
     failures: tuple[tuple[str, str], ...] = ()
-    """(step, reason) of the steps that this replica could not start."""
+    """(entry, reason) of the entries that this replica could not start."""
     engine_running: int = 0
     engine_waiting: int = 0
     queue_wait_ms: float = 0.0
     drafts: Drafts | None = None
-    """Who drafts; None where the step has no floor."""
+    """Who drafts; None where the entry has no floor."""
     drafts_reason: str | None = None
     troubles: tuple[tuple[str, str], ...] = ()
     """(work, what is wrong) of what the replica does beside its requests."""
@@ -169,8 +169,8 @@ def _tier_state(
         starting=starting,
         pending=deployment.starting - starting,
         reason=_reason(deployment, loading, failures, gave_up, place, hopeless),
-        active_step=running[-1].step if running and deployment.running else None,
-        step_failures=failures,
+        active_entry=running[-1].entry if running and deployment.running else None,
+        entry_failures=failures,
         failed=(deployment.failed or gave_up or hopeless) and deployment.running == 0,
         engine_running=sum(report.engine_running for report in running),
         engine_waiting=sum(report.engine_waiting for report in running),
@@ -179,7 +179,7 @@ def _tier_state(
         drafts=told.drafts if told else None,
         drafts_reason=told.drafts_reason if told else None,
         recent=runs.all,
-        recent_by_family=runs.by_family,
+        recent_by_category=runs.by_category,
     )
 
 
@@ -191,9 +191,9 @@ def _reason(
     place: str,
     hopeless: bool,
 ) -> str | None:
-    words = [f"step {step} failed: {reason}" for step, reason in failures]
+    words = [f"entry {entry} failed: {reason}" for entry, reason in failures]
     if loading and not deployment.running:
-        words.append(f"loading step {loading[-1].step}")
+        words.append(f"loading entry {loading[-1].entry}")
     elif not deployment.running and (deployment.starting or hopeless):
         words.append(place)
     elif not (deployment.running or deployment.failed or gave_up):
@@ -250,7 +250,7 @@ class GpuPool:
         if report.state == "running":
             # What failed before is now told by the report of the replica that runs.
             self._failed.pop(report.tier, None)
-        if before is None or (before.state, before.step) != (report.state, report.step):
+        if before is None or (before.state, before.entry) != (report.state, report.entry):
             self._look_now.set()
         self._to_tell.set()
         return self._orders.get(report.tier)

@@ -20,10 +20,10 @@ class TierState:
     pending: int = 0
     reason: str | None = None
     """Why the tier is not (fully) up, in words; None when there is nothing to say."""
-    active_step: str | None = None
-    """Name of the fallback step that the running replicas serve; None before one runs."""
-    step_failures: tuple[tuple[str, str], ...] = ()
-    """(step, reason) of the steps that could not be started."""
+    active_entry: str | None = None
+    """Name of the chain entry that the running replicas serve; None before one runs."""
+    entry_failures: tuple[tuple[str, str], ...] = ()
+    """(entry, reason) of the entries that could not be started."""
     failed: bool = False
     """Whether waiting for the tier is useless: it has given up starting, or the cluster can have no place for it."""
     engine_running: int = 0
@@ -34,12 +34,12 @@ class TierState:
     cold_start_s: float = 60.0
     """Estimated time from no replica to the first token."""
     drafts: Drafts | None = None
-    """Who drafts; None where the step has no floor. `ngram` as soon as one replica has gone over."""
+    """Who drafts; None where the entry has no floor. `ngram` as soon as one replica has gone over."""
     drafts_reason: str | None = None
     recent: RunSummary = NO_RUNS
-    """Recent runs of all prompt families together."""
-    recent_by_family: Mapping[Category, RunSummary] = field(default_factory=lambda: MappingProxyType({}))
-    """The same by prompt family; one that is missing had none."""
+    """Recent runs of all prompt categories together."""
+    recent_by_category: Mapping[Category, RunSummary] = field(default_factory=lambda: MappingProxyType({}))
+    """The same by category; one that is missing had none."""
 
     @property
     def warm(self) -> bool:

@@ -13,7 +13,7 @@ from router.difficulty.classify import Classification, classify_prompt, estimate
 from router.difficulty.signals import Category
 from router.observation import Observation, TierState
 from router.prediction import Prediction, predict
-from router.registry import TIER_NAMES, Profile, Speculation, SpeculationMethod, Step, Tier, TierName
+from router.registry import TIER_NAMES, ChainEntry, Profile, Speculation, SpeculationMethod, Tier, TierName
 from router.request import Goal, InferenceRequest, Message, Mode, SpecWish
 from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS, RunSummary
@@ -82,8 +82,8 @@ class Plan:
     power: int
     speed: int
     tier: TierName
-    step: Step
-    """The tier's active fallback step; the first of its chain while none runs."""
+    entry: ChainEntry
+    """The tier's active chain entry; the first of its chain while none runs."""
     sampling: Sampling
     spec: SpecPlan
     warm: bool
@@ -164,19 +164,19 @@ def plan(
         )
 
     state = observation.tier(tier)
-    step, wish = profile.step(tier, state.active_step), request.spec or SpecWish()
-    sampling = sampling_of(request, classification.category, speed, step)
-    past = state.recent_by_family.get(classification.category, NO_RUNS)
-    spec = spec_plan(step.speculation, wish, past, is_seeded_sample(request, sampling))
-    if step.speculation is not None and drafts_are_waste(step.speculation, wish, past):
+    entry, wish = profile.entry(tier, state.active_entry), request.spec or SpecWish()
+    sampling = sampling_of(request, classification.category, speed, entry)
+    past = state.recent_by_category.get(classification.category, NO_RUNS)
+    spec = spec_plan(entry.speculation, wish, past, is_seeded_sample(request, sampling))
+    if entry.speculation is not None and drafts_are_waste(entry.speculation, wish, past):
         watch.lap("past_drafts", _past_drafts(past).model_dump())
-    watch.lap("build_config", built_config(selection.power, speed, tier, step, sampling, spec).model_dump())
+    watch.lap("build_config", built_config(selection.power, speed, tier, entry, sampling, spec).model_dump())
     return Plan(
         mode=request.mode,
         power=selection.power,
         speed=speed,
         tier=tier,
-        step=step,
+        entry=entry,
         sampling=sampling,
         spec=spec,
         warm=pool.warm,
@@ -198,7 +198,7 @@ def forecast(
     tier = profile.tiers[name]
     state = observation.tiers.get(name) or TierState(cold_start_s=tier.cold_start_s)
     speed = DEFAULT_SPEED if request.speed is None else request.speed
-    most = sampling_of(request, category, speed, profile.step(name, state.active_step)).max_tokens
+    most = sampling_of(request, category, speed, profile.entry(name, state.active_entry)).max_tokens
     return predict(tier, state, category, most, profile.baseline)
 
 
@@ -253,14 +253,16 @@ def tier_pool(name: TierName, tier: Tier, observation: Observation) -> TierPool:
     )
 
 
-def built_config(power: int, speed: int, tier: TierName, step: Step, sampling: Sampling, spec: SpecPlan) -> BuiltConfig:
+def built_config(
+    power: int, speed: int, tier: TierName, entry: ChainEntry, sampling: Sampling, spec: SpecPlan
+) -> BuiltConfig:
     """What was decided, as the result of its step."""
     return BuiltConfig(
         power=power,
         speed=speed,
         tier=tier,
-        step=step.name,
-        target_model=step.target,
+        entry=entry.name,
+        target_model=entry.target,
         max_tokens=sampling.max_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -300,7 +302,7 @@ def _past_drafts(past: RunSummary) -> PastDrafts:
     )
 
 
-def sampling_of(request: InferenceRequest, category: Category, speed: int, step: Step) -> Sampling:
+def sampling_of(request: InferenceRequest, category: Category, speed: int, entry: ChainEntry) -> Sampling:
     """The dial's sampling with the user's own values over it.
 
     Only the dial's max_tokens is cut, to half of the context, so that a prompt fits beside it; the user's own is kept.
@@ -309,7 +311,7 @@ def sampling_of(request: InferenceRequest, category: Category, speed: int, step:
     samples = request.top_p is not None or request.seed is not None
     dial = sampling_for_speed(speed, greedy=category in EXACT_CATEGORIES and not samples)
     return Sampling(
-        max_tokens=request.max_tokens or min(dial.max_tokens, step.max_model_len // 2),  # at least 1 where given
+        max_tokens=request.max_tokens or min(dial.max_tokens, entry.max_model_len // 2),  # at least 1 where given
         temperature=dial.temperature if request.temperature is None else request.temperature,
         top_p=dial.top_p if request.top_p is None else request.top_p,
     )
@@ -323,13 +325,13 @@ def is_seeded_sample(request: InferenceRequest, sampling: Sampling) -> bool:
 def spec_plan(
     speculation: Speculation | None, wish: SpecWish, past: RunSummary = NO_RUNS, seeded: bool = False
 ) -> SpecPlan:
-    """What a step of that speculation does for a request with that wish, after those runs of its kind of prompt.
+    """What an entry of that speculation does for a request with that wish, after those runs of its kind of prompt.
 
     A `seeded` sample gets no drafts, whatever it wishes. The engine's scheduler decides that for every route; the plan
     says it beforehand.
     """
     if speculation is None:
-        return no_speculation("the tier's step makes no drafts")
+        return no_speculation("the tier's entry makes no drafts")
     k = speculation.k if wish.k is None else wish.k
     if not wish.enabled or k == 0:
         return NO_SPECULATION

@@ -8,7 +8,7 @@
     cost       = USD per hour charged to an answer * time on the engine
 
 The five measured quantities (first token, time per token, completion tokens, watts, USD per hour) come from past runs:
-those of the prompt's family on the tier, drawn towards those of the whole tier, which are drawn towards the profile's
+those of the prompt's category on the tier, drawn towards those of the whole tier, which are drawn towards the profile's
 figures. So a tier of which nothing is known has the profile's, and some runs later its own. Drawing is counting: the
 broader source counts as so many runs, and the mixture of the two has a mean and a deviation.
 
@@ -31,7 +31,7 @@ it. This project's own choice, like the numbers below."""
 PRIOR_RUNS = 2.0
 """As so many runs count the profile's figures beside the tier's own."""
 TIER_RUNS = 4.0
-"""As so many runs count those of the whole tier beside those of the prompt's family."""
+"""As so many runs count those of the whole tier beside those of the prompt's category."""
 PRIOR_SPREAD = 0.5
 """Deviation of the profile's figures, as a share of them."""
 COLD_START_SPREAD = 0.25
@@ -72,17 +72,17 @@ class Prediction(NamedTuple):
         return 1000 / self.ms_per_token.expected
 
 
-def predict(tier: Tier, state: TierState, family: Category, max_tokens: int, baseline: Baseline) -> Prediction:
-    """What an answer of at most `max_tokens` to a prompt of that family will take.
+def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, baseline: Baseline) -> Prediction:
+    """What an answer of at most `max_tokens` to a prompt of that category will take.
 
     Args:
         tier: its figures, where no run was seen.
         state: what is known of it. A tier that cannot start takes for ever.
-        family: category of the prompt.
+        category: category of the prompt.
         max_tokens: most completion tokens, at least 1.
         baseline: stands in where the tier has no figures of its own.
     """
-    recent, kin = state.recent, state.recent_by_family.get(family, NO_RUNS)
+    recent, kin = state.recent, state.recent_by_category.get(category, NO_RUNS)
     first = _drawn(_about(tier.expected_ttft_ms or baseline.ttft_s * 1000), recent.engine_ttft_ms, kin.engine_ttft_ms)
     pace = _drawn(
         _about(1000 / (tier.expected_tokens_per_s or baseline.tokens_per_s)), recent.ms_per_token, kin.ms_per_token
@@ -125,9 +125,9 @@ def _any_up_to(most: int) -> Estimate:
     return Estimate(most / 2, most / sqrt(12))
 
 
-def _drawn(prior: Estimate, tier: Recent | None, family: Recent | None) -> Estimate:
-    """The prior, overruled by the tier's runs, overruled by those of the family, each by how many there are."""
-    return _mixed(_mixed(prior, PRIOR_RUNS, tier), TIER_RUNS, family)
+def _drawn(prior: Estimate, tier: Recent | None, category: Recent | None) -> Estimate:
+    """The prior, overruled by the tier's runs, overruled by those of the category, each by how many there are."""
+    return _mixed(_mixed(prior, PRIOR_RUNS, tier), TIER_RUNS, category)
 
 
 def _mixed(broad: Estimate, weight: float, narrow: Recent | None) -> Estimate:

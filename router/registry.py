@@ -1,4 +1,4 @@
-"""The tier registry: what a profile (YAML) may say about tiers, their fallback steps and their models."""
+"""The tier registry: what a profile (YAML) may say about tiers, their chain entries and their models."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "suffix"]
 Drafts = Literal["own", "ngram"]
-"""Who drafts in a step that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last tokens
-when they stood there before."""
+"""Who drafts in a chain entry that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last
+tokens when they stood there before."""
 Power = Annotated[int, Field(ge=0, le=100)]
 
 
@@ -49,7 +49,7 @@ class ModelSource(Frozen):
 
 
 class Speculation(Frozen):
-    """Speculative decoding of one step: how drafts are made, how many, and when to stop."""
+    """Speculative decoding of one chain entry: how drafts are made, how many, and when to stop."""
 
     method: SpeculationMethod = Field(description="How draft tokens are proposed.")
     draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
@@ -81,10 +81,10 @@ class Speculation(Frozen):
         return self
 
 
-class Step(Frozen):
-    """One way to run a tier. A tier tries its steps in order and keeps the first whose engine starts."""
+class ChainEntry(Frozen):
+    """One way to run a tier. A tier tries its entries in order and keeps the first whose engine starts."""
 
-    name: str = Field(min_length=1, description="Name shown as `fallback_step` and `active_step`.")
+    name: str = Field(min_length=1, description="Name shown as `fallback_step` and `active_entry`.")
     target: str = Field(description="Key in `models` of the target model.")
     quantization: str | None = Field(default=None, description="vLLM quantization method; null: as the weights say.")
     max_model_len: int = Field(ge=16, description="Context length, tokens (prompt and completion together).")
@@ -144,7 +144,7 @@ class Tier(Frozen):
         default=None,
         description="Output speed of one stream, tokens/s, until runs have shown it; null: the baseline's.",
     )
-    chain: tuple[Step, ...] = Field(min_length=1, description="Fallback steps, best first.")
+    chain: tuple[ChainEntry, ...] = Field(min_length=1, description="Fallback steps, best first.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Tier:
@@ -154,9 +154,9 @@ class Tier(Frozen):
             raise ValueError(
                 f"gpu {self.gpu!r} and gpus {self.gpus} contradict: null and 0 on CPU, a type and >= 1 on GPU"
             )
-        names = [step.name for step in self.chain]
+        names = [entry.name for entry in self.chain]
         if len(set(names)) != len(names):
-            raise ValueError(f"chain step names must differ, got {names}")
+            raise ValueError(f"chain entry names must differ, got {names}")
         return self
 
 
@@ -176,7 +176,7 @@ class Profile(Frozen):
 
     description: str = Field(description="One line on what this profile is for.")
     tiers: dict[TierName, Tier] = Field(description="Exactly the four tiers, least powerful first.")
-    models: dict[str, ModelSource] = Field(description="Every model that a step names.")
+    models: dict[str, ModelSource] = Field(description="Every model that a entry names.")
     baseline: Baseline = Field(description="What savings are counted against.")
 
     @model_validator(mode="after")
@@ -198,9 +198,9 @@ class Profile(Frozen):
         if expected != 101:
             raise ValueError(f"tiers.{TIER_NAMES[-1]}.power ends at {expected - 1}, must end at 100")
         for name, tier in self.tiers.items():
-            for index, step in enumerate(tier.chain):
-                draft = step.speculation.draft if step.speculation else None
-                for key, model in (("target", step.target), ("speculation.draft", draft)):
+            for index, entry in enumerate(tier.chain):
+                draft = entry.speculation.draft if entry.speculation else None
+                for key, model in (("target", entry.target), ("speculation.draft", draft)):
                     if model is not None and model not in self.models:
                         raise ValueError(
                             f"tiers.{name}.chain.{index}.{key} names {model!r}, which `models` lacks: "
@@ -208,7 +208,7 @@ class Profile(Frozen):
                         )
         return self
 
-    def step(self, tier: TierName, name: str | None) -> Step:
-        """The tier's step of that name; its first step when `name` is None (no engine has started yet)."""
+    def entry(self, tier: TierName, name: str | None) -> ChainEntry:
+        """The tier's entry of that name; its first entry when `name` is None (no engine has started yet)."""
         chain = self.tiers[tier].chain
-        return next((step for step in chain if step.name == name), chain[0])
+        return next((entry for entry in chain if entry.name == name), chain[0])

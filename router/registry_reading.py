@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from router.agent.tools import ToolContext
 from router.difficulty.signals import Category
 from router.observation import Observation, TierState
-from router.registry import TIER_NAMES, Replicas, Speculation, Step, Tier, TierName
+from router.registry import TIER_NAMES, ChainEntry, Replicas, Speculation, Tier, TierName
 from router.runs.summary import FinishReason, Recent, RunSummary
 
 
@@ -79,7 +79,7 @@ class _Runs(_Reading):
 
 
 class _AllRuns(_Runs):
-    families: dict[Category, _Runs]
+    categories: dict[Category, _Runs]
 
 
 class _Tier(_Reading):
@@ -93,7 +93,7 @@ class _Tier(_Reading):
     replicas: _Replicas
     failed: bool
     reason: str | None
-    active_step: str | None
+    active_entry: str | None
     chain: tuple[_Step, ...]
     queue_wait_ms: float
     cold_start_s: float
@@ -110,8 +110,13 @@ class _Tier(_Reading):
             active_watts=self.active_watts,
             idle_watts=self.idle_watts,
             chain=tuple(
-                Step(name=step.name, target=step.target, max_model_len=step.max_model_len, speculation=step.speculation)
-                for step in self.chain
+                ChainEntry(
+                    name=entry.name,
+                    target=entry.target,
+                    max_model_len=entry.max_model_len,
+                    speculation=entry.speculation,
+                )
+                for entry in self.chain
             ),
         )
 
@@ -122,13 +127,13 @@ class _Tier(_Reading):
             starting=self.replicas.starting,
             pending=self.replicas.pending,
             reason=self.reason,
-            active_step=self.active_step,
-            step_failures=tuple((step.name, step.failure) for step in self.chain if step.failure is not None),
+            active_entry=self.active_entry,
+            entry_failures=tuple((entry.name, entry.failure) for entry in self.chain if entry.failure is not None),
             failed=self.failed,
             queue_wait_ms=self.queue_wait_ms,
             cold_start_s=self.cold_start_s,
             recent=self.recent.summary(),
-            recent_by_family={family: runs.summary() for family, runs in self.recent.families.items()},
+            recent_by_category={category: runs.summary() for category, runs in self.recent.categories.items()},
         )
 
 

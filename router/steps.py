@@ -85,7 +85,7 @@ class BuiltConfig(Frozen):
     power: int = Field(ge=0, le=100, description="Power dial that picks the tier.")
     speed: int = Field(ge=0, le=100, description="Speed dial.")
     tier: TierName = Field(description="The tier.")
-    step: str = Field(description="The tier's fallback step that serves, or would be tried first.")
+    entry: str = Field(description="The tier's chain entry that serves, or would be tried first.")
     target_model: str = Field(description="Model that answers.")
     max_tokens: int = Field(ge=1, description="Most completion tokens.")
     temperature: float = Field(description="Sampling temperature.")

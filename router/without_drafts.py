@@ -30,7 +30,7 @@ def tiers_without_drafts(profile: Profile, observation: Observation) -> tuple[Ti
     return tuple(
         name
         for name in TIER_NAMES
-        if profile.step(name, observation.tier(name).active_step).speculation is None
+        if profile.entry(name, observation.tier(name).active_entry).speculation is None
         and not observation.tier(name).failed
     )
 

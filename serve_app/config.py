@@ -65,7 +65,9 @@ class StubSettings(Frozen):
 
     tokens_per_s: float = Field(default=50.0, ge=0, description="Output speed of one stream, tokens/s; 0: unlimited.")
     load_s: float = Field(default=0.0, ge=0, description="Pretended loading time of a replica, s.")
-    failing_steps: tuple[str, ...] = Field(default=(), description="Names of steps that pretend not to start.")
+    failing_entries: tuple[str, ...] = Field(
+        default=(), description="Names of chain entries that pretend not to start."
+    )
 
 
 class IngressSettings(Frozen):

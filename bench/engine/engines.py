@@ -1,6 +1,6 @@
 """Real engines in processes of their own, asked without a server: the replica's `VllmEngine`, for benchmarks and tests.
 
-    with engine_process(step, tier, models, log) as engine:
+    with engine_process(entry, tier, models, log) as engine:
         batch = engine.ask([Ask("What is the capital of France?", k=2)])
 
 The library that vLLM's CPU build wants loaded before anything else is given to a process when it starts, so an engine
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from bench.reporting.report import REPOSITORY
 from cluster.cpu_engine import cpu_environment
-from router.registry import Drafts, Step, Tier
+from router.registry import ChainEntry, Drafts, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
 CLIENT_ID = "power-lever-drafts:ngram"
@@ -318,20 +318,20 @@ class EngineProcess:
 
 @contextmanager
 def engine_process(
-    step: Step, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
+    entry: ChainEntry, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
 ) -> Iterator[EngineProcess]:
-    """Start the engine of a step; it has started when the first batch is answered, and ends with the block.
+    """Start the engine of an entry; it has started when the first batch is answered, and ends with the block.
 
     Args:
-        step: which engine.
+        entry: which engine.
         tier: its hardware.
-        models: folder of each model that the step names.
+        models: folder of each model that the entry names.
         log: file for what it writes.
         settings: of the speculation controller.
     """
     config = {
         "tier": tier.model_dump(mode="json"),
-        "step": step.model_dump(mode="json"),
+        "entry": entry.model_dump(mode="json"),
         "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
         "models": {name: str(path) for name, path in models.items()},
     }

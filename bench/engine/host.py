@@ -26,7 +26,7 @@ from vllm.v1.engine import EngineCoreOutput
 from bench.engine.engines import CLIENT_ID
 from router.difficulty.classify import classify_prompt
 from router.plan import spec_plan
-from router.registry import Step, Tier
+from router.registry import ChainEntry, Tier
 from router.request import Message, SpecWish
 from serve_app.engine.deployment import openai_items
 from serve_app.engine.interface import EngineError, Finished, GenerationRequest
@@ -91,13 +91,13 @@ class Round:
 
     Args:
         engine: who answers.
-        step: what it runs.
+        entry: what it runs.
         witness: who keeps the records.
         slots: held by a request while it is under way.
     """
 
     engine: VllmEngine
-    step: Step
+    entry: ChainEntry
     witness: Witness
     slots: asyncio.Semaphore
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
@@ -123,8 +123,8 @@ class Round:
             seed=ask["seed"],
             stop=tuple(ask["stop"]),
             logprobs=False,
-            spec=spec_plan(self.step.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
-            family=ask["family"] or classify_prompt(ask["prompt"]).category,
+            spec=spec_plan(self.entry.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
+            category=ask["category"] or classify_prompt(ask["prompt"]).category,
         )
         began_s = time.monotonic()
         reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "began_s": began_s - self.began_s}
@@ -194,10 +194,10 @@ def preemptions() -> int:
 async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     """Answer until standard input ends."""
     assert f"{ORDER_PREFIX}ngram" == CLIENT_ID
-    tier, step = Tier.model_validate(config["tier"]), Step.model_validate(config["step"])
+    tier, entry = Tier.model_validate(config["tier"]), ChainEntry.model_validate(config["entry"])
     settings = SpeculationSettings.model_validate(config["settings"])
     paths = {name: Path(path) for name, path in config["models"].items()}
-    engine = await asyncio.to_thread(start_vllm, "eco", tier, step, settings, paths.__getitem__)
+    engine = await asyncio.to_thread(start_vllm, "eco", tier, entry, settings, paths.__getitem__)
     witness = Witness(engine)
     asked = 0
     try:
@@ -209,7 +209,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 replies.flush()
                 continue
             asks, before = batch["asks"], preemptions()
-            together = Round(engine, step, witness, asyncio.Semaphore(batch["at_once"]))
+            together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]))
             loop = LoopWatch()
             watching = asyncio.ensure_future(loop.run())
             answering = [

@@ -28,7 +28,7 @@ class Engine:
     """A replica that yields its stub engine's tokens one by one."""
 
     def __init__(self) -> None:
-        self._engine = StubEngine(load_profile("local").step("eco", None), tokens_per_s=0.0)
+        self._engine = StubEngine(load_profile("local").entry("eco", None), tokens_per_s=0.0)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[bytes, None]:
         """Token events, and the terminal one."""

@@ -23,7 +23,7 @@ from bench.load.client import HOST
 from bench.load.processes import Process, process_tree, stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.profiles import merge
-from router.registry import Step
+from router.registry import ChainEntry
 
 Json = dict[str, Any]
 
@@ -158,15 +158,15 @@ def free_port() -> int:
         return port
 
 
-def vllm_arguments(step: Step) -> list[str]:
-    """The step's engine arguments as vLLM's command line writes them.
+def vllm_arguments(entry: ChainEntry) -> list[str]:
+    """The entry's engine arguments as vLLM's command line writes them.
 
-    Raises `ValueError` for a step that drafts with n-grams or a model: how the application configures that is its
+    Raises `ValueError` for an entry that drafts with n-grams or a model: how the application configures that is its
     own affair, so the comparison would not be of the same arguments.
     """
-    if step.speculation is not None:
-        raise ValueError(f"step {step.name!r} speculates: measure overhead on a step that does not")
-    arguments: Json = {"max_model_len": step.max_model_len, "quantization": step.quantization, **step.engine_args}
+    if entry.speculation is not None:
+        raise ValueError(f"entry {entry.name!r} speculates: measure overhead on an entry that does not")
+    arguments: Json = {"max_model_len": entry.max_model_len, "quantization": entry.quantization, **entry.engine_args}
     line: list[str] = []
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
@@ -179,8 +179,8 @@ def vllm_arguments(step: Step) -> list[str]:
     return line
 
 
-def bare_vllm(step: Step, model_dir: Path, env: Mapping[str, str]) -> Server:
-    """vLLM's own OpenAI server on the step's model and arguments, with its per-request logs off as in the application.
+def bare_vllm(entry: ChainEntry, model_dir: Path, env: Mapping[str, str]) -> Server:
+    """vLLM's own OpenAI server on the entry's model and arguments, with its per-request logs off as in the application.
 
     `python -m`, because the command `vllm serve` fails under the CPU build.
     """
@@ -190,7 +190,7 @@ def bare_vllm(step: Step, model_dir: Path, env: Mapping[str, str]) -> Server:
         command=[
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
             *("--host", HOST, "--port", str(port), "--model", str(model_dir), "--served-model-name", "bench"),
-            *("--disable-uvicorn-access-log", *vllm_arguments(step)),
+            *("--disable-uvicorn-access-log", *vllm_arguments(entry)),
         ],
         port=port,
         ready_path="/health",

@@ -6,11 +6,11 @@ A choice is taken only when all of this holds; else the deterministic plan stand
 - The tier is the deterministic one or a neighbour of it (`agent.tier_steps`), and a neighbour only where the classifier
   itself is in doubt: where a prompt one point harder, or one point easier, would get that tier by the dials. So no
   wording of a prompt can buy more than one point of difficulty.
-- Where the conversation speaks to the router ("use ultra", "ignore your tools"), the tier and the speed stay.
-- A safety-critical prompt never gets a lower tier.
-- Nor does any prompt get a tier that cannot start, while the deterministic one can.
-- What the user set (speed, k, tau) stays; the speed moves by at most `MOST_SPEED_SHIFT`; k is at most the step's k_max.
-- No limit of the user is broken that the deterministic plan keeps, by the same predictions. A goal is another matter:
+- Where the conversation speaks to the router ("use ultra", "ignore your tools"), the tier and the speed stay. - A
+safety-critical prompt never gets a lower tier. - Nor does any prompt get a tier that cannot start, while the
+deterministic one can. - What the user set (speed, k, tau) stays; the speed moves by at most `MOST_SPEED_SHIFT`; k is at
+most the entry's k_max. - No limit of the user is broken that the deterministic plan keeps, by the same predictions. A
+goal is another matter:
   it is a wish about the choice, and the agent's choice takes its place.
 """
 
@@ -135,8 +135,8 @@ def _speed(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
 
 def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
     wish = case.request.spec
-    step = case.profile.step(choice.tier, case.observation.tier(choice.tier).active_step)
-    k_max = step.speculation.k_max if step.speculation else 0
+    entry = case.profile.entry(choice.tier, case.observation.tier(choice.tier).active_entry)
+    k_max = entry.speculation.k_max if entry.speculation else 0
     if wish is not None and wish.k is not None and choice.k not in (None, wish.k):
         yield f"k {choice.k}: the user set {wish.k}"
     if wish is not None and wish.tau is not None and choice.tau not in (None, wish.tau):
@@ -144,7 +144,7 @@ def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[s
     if wish is not None and not wish.enabled and choice.k not in (None, 0):
         yield f"k {choice.k}: the user wants no drafts"
     if isinstance(choice.k, int) and choice.k > k_max:
-        yield f"k {choice.k} is more than step {step.name} of tier {choice.tier} can do ({k_max})"
+        yield f"k {choice.k} is more than entry {entry.name} of tier {choice.tier} can do ({k_max})"
 
 
 def _limits(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:

@@ -127,12 +127,12 @@ def replanned(
     pool = tier_pool(choice.tier, tier, case.observation)
     if choice.tier != before.tier:
         watch.lap("check_gpu_pool", pool.model_dump())
-    step = case.profile.step(choice.tier, state.active_step)
+    entry = case.profile.entry(choice.tier, state.active_entry)
     category = before.classification.category
-    sampling = sampling_of(request, category, speed, step)
-    past = state.recent_by_family.get(category, NO_RUNS)
-    spec = spec_plan(step.speculation, _wish(choice, request), past, is_seeded_sample(request, sampling))
-    config = built_config(selection.power, speed, choice.tier, step, sampling, spec)
+    sampling = sampling_of(request, category, speed, entry)
+    past = state.recent_by_category.get(category, NO_RUNS)
+    spec = spec_plan(entry.speculation, _wish(choice, request), past, is_seeded_sample(request, sampling))
+    config = built_config(selection.power, speed, choice.tier, entry, sampling, spec)
     watch.lap("build_config", config.model_dump())
     chosen = selection.chosen
     return dataclasses.replace(
@@ -140,7 +140,7 @@ def replanned(
         power=selection.power,
         speed=speed,
         tier=choice.tier,
-        step=step,
+        entry=entry,
         sampling=sampling,
         spec=spec,
         warm=pool.warm,

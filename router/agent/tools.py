@@ -134,7 +134,7 @@ def _check_gpu_pool(asked: CheckGpuPoolInput, context: ToolContext) -> TierPool:
 
 def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
     tier, state = context.tiers[asked.tier], context.observation.tier(asked.tier)
-    step = next((step for step in tier.chain if step.name == state.active_step), tier.chain[0])
+    entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
     request = context.request or InferenceRequest(prompt="?")
     speed = next(value for value in (asked.speed, request.speed, DEFAULT_SPEED) if value is not None)
     given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
@@ -143,15 +143,15 @@ def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
     past = NO_RUNS
     if context.request is not None:
         category = classify_chat(request.chat()).category
-        past = state.recent_by_family.get(category, NO_RUNS)
-    sampling = sampling_of(request, category, speed, step)
-    spec = spec_plan(step.speculation, SpecWish.model_validate(given), past, is_seeded_sample(request, sampling))
-    return built_config(tier.power[0], speed, asked.tier, step, sampling, spec)
+        past = state.recent_by_category.get(category, NO_RUNS)
+    sampling = sampling_of(request, category, speed, entry)
+    spec = spec_plan(entry.speculation, SpecWish.model_validate(given), past, is_seeded_sample(request, sampling))
+    return built_config(tier.power[0], speed, asked.tier, entry, sampling, spec)
 
 
 def _recent_runs(asked: RecentRunsInput, context: ToolContext) -> RecentRuns:
     state = context.observation.tier(asked.tier)
-    summary = state.recent if asked.category is None else state.recent_by_family.get(asked.category, NO_RUNS)
+    summary = state.recent if asked.category is None else state.recent_by_category.get(asked.category, NO_RUNS)
     return _summarised(asked.tier, asked.category, summary)
 
 

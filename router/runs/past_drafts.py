@@ -5,7 +5,7 @@ The engine's controller measures costs and follows each request, which no record
 waste: there the plan asks for none. As nothing is drafted meanwhile, the evidence fades with further runs and with
 time, and when it no longer suffices the plan tries `auto` again.
 
-`tau` stays the step's: it is a floor that somebody set. It says what "hardly ever" means. Of a family
+`tau` stays the step's: it is a floor that somebody set. It says what "hardly ever" means. Of a category
 whose drafts are accepted at a rate under a quarter of tau, at most a quarter of the drafts can belong to requests that
 reach tau (Markov's inequality): the others would be stopped by it.
 """
@@ -36,7 +36,7 @@ def drafts_are_waste(speculation: Speculation, wish: SpecWish, past: RunSummary)
     Args:
         speculation: of the step that will serve.
         wish: the request's.
-        past: recent runs of the tier and prompt family.
+        past: recent runs of the tier and category.
     """
     decided = wish.model_fields_set or speculation.k != "auto" or speculation.floor is not None
     if decided or past.draft_tokens <= 0:

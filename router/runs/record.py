@@ -1,6 +1,6 @@
-"""The rolling record of past runs: fading statistics by tier and prompt family.
+"""The rolling record of past runs: fading statistics by tier and category.
 
-There are four tiers and six families, and every one has the same few sums: the record's size does not depend on how
+There are four tiers and six categories, and every one has the same few sums: the record's size does not depend on how
 many runs it saw. It holds no text of any prompt.
 """
 
@@ -18,14 +18,14 @@ from router.runs.fading import NO_VALUES, Fading, HalfLife, kept_after
 from router.runs.summary import FINISH_REASONS, Recent, RunReport, RunSummary, TierRuns
 
 _FORGOTTEN = 0.01
-"""A family with fewer effective runs than this counts as never seen."""
+"""A category with fewer effective runs than this counts as never seen."""
 
 
 class RunSettings(Frozen):
     """How past runs are remembered and reported."""
 
     half_life_runs: float = Field(
-        default=50.0, ge=1, description="A run weighs half after so many further ones of its tier and prompt family."
+        default=50.0, ge=1, description="A run weighs half after so many further ones of its tier and category."
     )
     half_life_s: float = Field(default=3600.0, gt=0, description="A run weighs half after this time, s.")
     report_every_s: float = Field(
@@ -39,7 +39,7 @@ class RunSettings(Frozen):
 
 
 class RunRecord:
-    """The rolling record: fading statistics of every tier and family.
+    """The rolling record: fading statistics of every tier and category.
 
     Args:
         half_life: how fast runs are forgotten.
@@ -51,22 +51,22 @@ class RunRecord:
 
     def add(self, report: RunReport, now_s: float) -> None:
         """Take in one run that finished about now (seconds of any steady clock)."""
-        key = (report.tier, report.family)
+        key = (report.tier, report.category)
         self._cells[key] = self._cells.get(key, _EMPTY).after(report, now_s, self._half_life)
 
     def summaries(self, now_s: float) -> Mapping[TierName, TierRuns]:
         """By tier, as of now; tiers without a run are left out."""
         tiers: dict[TierName, dict[Category, _Cell]] = {}
-        for (tier, family), kept in self._cells.items():
+        for (tier, category), kept in self._cells.items():
             cell = kept.at(now_s, self._half_life)
             if cell.runs >= _FORGOTTEN:
-                tiers.setdefault(tier, {})[family] = cell
+                tiers.setdefault(tier, {})[category] = cell
         return MappingProxyType({tier: _tier_runs(cells) for tier, cells in tiers.items()})
 
 
 def _tier_runs(cells: Mapping[Category, _Cell]) -> TierRuns:
-    by_family = {family: cell.summary() for family, cell in cells.items()}
-    return TierRuns(_merged(cells.values()).summary(), MappingProxyType(by_family))
+    by_category = {category: cell.summary() for category, cell in cells.items()}
+    return TierRuns(_merged(cells.values()).summary(), MappingProxyType(by_category))
 
 
 class _Quantities(NamedTuple):
@@ -105,7 +105,7 @@ def _measured(report: RunReport) -> Mapping[str, float]:
 
 
 class _Cell(NamedTuple):
-    """The record of one tier and family; `_EMPTY` is where it begins."""
+    """The record of one tier and category; `_EMPTY` is where it begins."""
 
     at_s: float
     runs: float

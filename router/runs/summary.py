@@ -1,4 +1,4 @@
-"""What recent requests were like, by tier and prompt family: reports of single runs, and summaries of many.
+"""What recent requests were like, by tier and category: reports of single runs, and summaries of many.
 
 Times in ms, energy in Wh, cost in USD. `runs/record.py` makes the one into the other. A summary is a plain immutable
 value: the observation carries it, `router/prediction.py` and `past_drafts.py` read it.
@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, get_args
 from router.difficulty.signals import Category
 from router.registry import TierName
 
-FAMILIES: tuple[Category, ...] = get_args(Category)
-"""A run's prompt family is the category of its prompt."""
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+"""A run's category is the category of its prompt."""
 FinishReason = Literal["stop", "length", "other"]
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 
@@ -25,7 +25,7 @@ class RunReport:
     """One finished request."""
 
     tier: TierName
-    family: Category
+    category: Category
     ttft_ms: float
     """Arrival to first token, as the client saw it."""
     queue_ms: float
@@ -62,7 +62,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Recent runs of one tier, all families together or one of them. A quantity that nobody measured is None."""
+    """Recent runs of one tier, all categories together or one of them. A quantity that nobody measured is None."""
 
     runs: float = 0.0
     """Effective number of runs; 0: none was seen."""
@@ -116,5 +116,5 @@ class TierRuns(NamedTuple):
     """The summaries of one tier."""
 
     all: RunSummary
-    by_family: Mapping[Category, RunSummary]
-    """Families without a run are left out."""
+    by_category: Mapping[Category, RunSummary]
+    """Categories without a run are left out."""

@@ -39,7 +39,7 @@ def generation_request(request_id: str, wish: InferenceRequest, plan: Plan) -> G
         stop=wish.stop or (),
         logprobs=wish.logprobs,
         spec=plan.spec,
-        family=plan.classification.category,
+        category=plan.classification.category,
     )
 
 

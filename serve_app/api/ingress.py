@@ -162,8 +162,8 @@ class Ingress:
         body = parse_openai(await read_json(request, limits), chat=chat, limits=limits)
         observation = self._pool.observation
         choice = choose(body.fields, self._config, observation)
-        step = self._config.step(choice.tier, observation.tier(choice.tier).active_step)
-        body.check_length(step.max_model_len, limits)
+        entry = self._config.entry(choice.tier, observation.tier(choice.tier).active_entry)
+        body.check_length(entry.max_model_len, limits)
         call = engine_call(request, body.fields, choice, request_id)
         inbox = self._tiers.openai(choice.tier, call, body.sequences)
         return await OpenAIExchange(
@@ -193,7 +193,7 @@ class Ingress:
             raise ApiError("not_found", message, status=404)
         wish = validated(DraftsWish, await read_json(request, self._config.limits))
         if draft_floor(self._config.tiers[name], self._pool.observation.tier(name)) is None:
-            message = f"the step of tier {name} has no draft with a `floor`: its drafts cannot be changed"
+            message = f"the entry of tier {name} has no draft with a `floor`: its drafts cannot be changed"
             raise ApiError("no_floor", message, status=409)
         await self._pool.order_drafts(name, wish.drafts)
         return JSONResponse({"tier": name, "drafts": wish.drafts}, 202)
@@ -237,7 +237,7 @@ class Ingress:
 
     def _mock(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
         """The stub engine in this process: front-end development wakes no GPU. A prompt cannot steer it."""
-        engine = StubEngine(self._config.step(tier, None), self._config.stub.tokens_per_s)
+        engine = StubEngine(self._config.entry(tier, None), self._config.stub.tokens_per_s)
         return ReadAhead(stream_items(engine, request))
 
 

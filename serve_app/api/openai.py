@@ -67,10 +67,10 @@ def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation)
         problems = "; ".join(f"{SPEC}.{problem}" for problem in describe_problems(error, SpecWish))
         raise ApiError("invalid_request", problems, status=422) from error
     state = observation.tier(tier)
-    step = config.step(tier, state.active_step)
-    family = classify_prompt(_prompt_text(body)).category
-    spec = spec_plan(step.speculation, wish, state.recent_by_family.get(family, NO_RUNS))
-    return Choice(tier, speculation_wish(spec, family))
+    entry = config.entry(tier, state.active_entry)
+    category = classify_prompt(_prompt_text(body)).category
+    spec = spec_plan(entry.speculation, wish, state.recent_by_category.get(category, NO_RUNS))
+    return Choice(tier, speculation_wish(spec, category))
 
 
 def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:

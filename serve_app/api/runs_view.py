@@ -9,9 +9,9 @@ from router.runs.summary import Recent, RunSummary
 
 
 def runs_view(state: TierState) -> dict[str, Any]:
-    """All families together, and each of them under `families`."""
-    families = {name: _summary(summary) for name, summary in sorted(state.recent_by_family.items())}
-    return _summary(state.recent) | {"families": families}
+    """All categories together, and each of them under `categories`."""
+    categories = {name: _summary(summary) for name, summary in sorted(state.recent_by_category.items())}
+    return _summary(state.recent) | {"categories": categories}
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def reasoning_event(plan: Plan, text: str | None, source: Literal["claude", "age
 
 def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> dict[str, Any]:
     """The data of the `config` event: what was decided, before anything runs."""
-    speculation = plan.step.speculation
+    speculation = plan.entry.speculation
     return {
         "request_id": request_id,
         "mode": plan.mode,
@@ -57,9 +57,9 @@ def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> di
         "tier": plan.tier,
         "gpu": profile.tiers[plan.tier].gpu or "cpu",
         "engine": "stub" if stub else "vllm",
-        "target_model": plan.step.target,
+        "target_model": plan.entry.target,
         "draft_model": speculation.draft if speculation else None,
-        "fallback_step": plan.step.name,
+        "fallback_step": plan.entry.name,
         "spec_decoding": {
             "enabled": plan.spec.enabled,
             "method": plan.spec.method,

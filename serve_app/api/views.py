@@ -36,13 +36,13 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
 
 
 def draft_floor(tier: Tier, state: TierState) -> float | None:
-    """The `floor` of the step that the tier serves, or would try first."""
-    step = next((step for step in tier.chain if step.name == state.active_step), tier.chain[0])
-    return step.speculation.floor if step.speculation else None
+    """The `floor` of the entry that the tier serves, or would try first."""
+    entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
+    return entry.speculation.floor if entry.speculation else None
 
 
 def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
-    failures = dict(state.step_failures)
+    failures = dict(state.entry_failures)
     floor = draft_floor(tier, state)
     return {
         "name": name,
@@ -61,17 +61,17 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         },
         "failed": state.failed,
         "reason": state.reason,
-        "active_step": state.active_step,
+        "active_entry": state.active_entry,
         "chain": [
             {
-                "name": step.name,
-                "target": step.target,
-                "max_model_len": step.max_model_len,
-                "method": step.speculation.method if step.speculation else None,
-                "speculation": step.speculation.model_dump() if step.speculation else None,
-                "failure": failures.get(step.name),
+                "name": entry.name,
+                "target": entry.target,
+                "max_model_len": entry.max_model_len,
+                "method": entry.speculation.method if entry.speculation else None,
+                "speculation": entry.speculation.model_dump() if entry.speculation else None,
+                "failure": failures.get(entry.name),
             }
-            for step in tier.chain
+            for entry in tier.chain
         ],
         "drafts": {"in_use": state.drafts, "reason": state.drafts_reason, "floor": floor}
         if floor is not None

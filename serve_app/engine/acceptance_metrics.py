@@ -1,9 +1,9 @@
-"""Acceptance per tier and prompt family as Ray metrics, with the drift signal that an alert can use.
+"""Acceptance per tier and category as Ray metrics, with the drift signal that an alert can use.
 
-power_lever_draft_tokens_total{tier, family}            draft tokens verified
-power_lever_accepted_draft_tokens_total{tier, family}   those that were accepted
-power_lever_acceptance_rate{tier, family}               of the recent window (0-1)
-power_lever_acceptance_drift{tier, family}              1: it has fallen against the reference, else 0
+power_lever_draft_tokens_total{tier, category}            draft tokens verified
+power_lever_accepted_draft_tokens_total{tier, category}   those that were accepted
+power_lever_acceptance_rate{tier, category}               of the recent window (0-1)
+power_lever_acceptance_drift{tier, category}              1: it has fallen against the reference, else 0
 power_lever_ngram_fallback{tier}                        1: n-gram drafts have taken the place of the tier's own, else 0
 """
 
@@ -17,12 +17,12 @@ from typing import Protocol
 from ray.util import metrics
 
 from router.registry import Drafts
-from serve_app.engine.interface import FamilyCount
+from serve_app.engine.interface import DraftCount
 from serve_app.speculation.drift import Drift, DriftWatch
 from serve_app.speculation.settings import DriftSettings
 
 logger = logging.getLogger("ray.serve")
-_TAGS = ("tier", "family")
+_TAGS = ("tier", "category")
 
 
 class Sink(Protocol):
@@ -79,27 +79,27 @@ class AcceptanceMetrics:
     tier: str
     settings: DriftSettings
     sink: Sink
-    _told: dict[str, FamilyCount] = field(default_factory=dict)
+    _told: dict[str, DraftCount] = field(default_factory=dict)
     _watches: dict[str, DriftWatch] = field(default_factory=dict)
     _alerts: set[str] = field(default_factory=set)
 
-    def publish(self, families: Mapping[str, FamilyCount]) -> None:
-        """The totals since the engine started, by prompt family."""
-        for family, now in families.items():
-            before = self._told.get(family, FamilyCount())
+    def publish(self, categories: Mapping[str, DraftCount]) -> None:
+        """The totals since the engine started, by category."""
+        for category, now in categories.items():
+            before = self._told.get(category, DraftCount())
             if now != before:
-                self._told[family] = FamilyCount(now.drafted, now.accepted)
-                self._publish(family, now.drafted - before.drafted, now.accepted - before.accepted)
+                self._told[category] = DraftCount(now.drafted, now.accepted)
+                self._publish(category, now.drafted - before.drafted, now.accepted - before.accepted)
 
     def publish_drafts(self, drafts: Drafts) -> None:
         """Who drafts now, in a step that may go over."""
         self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
 
-    def _publish(self, family: str, drafted: int, accepted: int) -> None:
-        watch = self._watches.get(family, DriftWatch()).after(drafted, accepted, self.settings)
-        self._watches[family] = watch
+    def _publish(self, category: str, drafted: int, accepted: int) -> None:
+        watch = self._watches.get(category, DriftWatch()).after(drafted, accepted, self.settings)
+        self._watches[category] = watch
         drift = watch.drift(self.settings)
-        tags = {"tier": self.tier, "family": family}
+        tags = {"tier": self.tier, "category": category}
         # Ray refuses to count nothing.
         for name, amount in (
             ("power_lever_draft_tokens_total", drafted),
@@ -109,15 +109,15 @@ class AcceptanceMetrics:
                 self.sink.count(name, amount, tags)
         self.sink.set("power_lever_acceptance_rate", drift.recent, tags)
         self.sink.set("power_lever_acceptance_drift", float(drift.alert), tags)
-        self._log(family, drift)
+        self._log(category, drift)
 
-    def _log(self, family: str, drift: Drift) -> None:
+    def _log(self, category: str, drift: Drift) -> None:
         """Once when an alarm begins, once when it ends."""
-        if drift.alert == (family in self._alerts):
+        if drift.alert == (category in self._alerts):
             return
-        self._alerts ^= {family}
+        self._alerts ^= {category}
         said = "has fallen" if drift.alert else "is back"
         logger.warning(
             "tier %s: acceptance of %s drafts %s: %.2f, reference %.2f (z %.1f)",
-            *(self.tier, family, said, drift.recent, drift.reference, drift.z),
+            *(self.tier, category, said, drift.recent, drift.reference, drift.z),
         )

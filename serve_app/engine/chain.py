@@ -1,4 +1,4 @@
-"""The fallback chain: the first step whose engine answers, with the reasons of those that did not."""
+"""The fallback chain: the first entry whose engine answers, with the reasons of those that did not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from router.registry import Step
+from router.registry import ChainEntry
 from router.request import Message
 from serve_app.engine.interface import Engine, EngineError, EngineStartError, plain_request
 from serve_app.engine.vllm.process_output import ProcessOutput
@@ -19,63 +19,63 @@ WARM_UP: Final = plain_request("warm-up", (Message(role="user", content="one two
 
 
 @dataclass(frozen=True, slots=True)
-class StepFailure:
-    """Why a step was left."""
+class EntryFailure:
+    """Why a entry was left."""
 
-    step: str
+    entry: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.step}: {self.reason}"
+        return f"{self.entry}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Started(Generic[EngineT]):
-    """The engine that works, its step, and the better steps that did not."""
+    """The engine that works, its entry, and the better entries that did not."""
 
     engine: EngineT
-    step: Step
-    failures: tuple[StepFailure, ...]
+    entry: ChainEntry
+    failures: tuple[EntryFailure, ...]
 
 
-class NoStepWorksError(Exception):
-    """Every step of a tier's chain failed; the message has all the reasons."""
+class NoEntryWorksError(Exception):
+    """Every entry of a tier's chain failed; the message has all the reasons."""
 
-    def __init__(self, tier: str, failures: Sequence[StepFailure]) -> None:
-        super().__init__(f"no step of tier {tier} works: " + "; ".join(map(str, failures)))
+    def __init__(self, tier: str, failures: Sequence[EntryFailure]) -> None:
+        super().__init__(f"no entry of tier {tier} works: " + "; ".join(map(str, failures)))
         self.failures = tuple(failures)
 
 
 async def start_first(
     tier: str,
-    chain: Sequence[Step],
-    missing_weights: Callable[[Step], str | None],
-    start: Callable[[Step], Awaitable[EngineT]],
-    on_progress: Callable[[Step, Sequence[StepFailure]], None],
+    chain: Sequence[ChainEntry],
+    missing_weights: Callable[[ChainEntry], str | None],
+    start: Callable[[ChainEntry], Awaitable[EngineT]],
+    on_progress: Callable[[ChainEntry, Sequence[EntryFailure]], None],
 ) -> Started[EngineT]:
-    """Try the steps in order and keep the first that starts.
+    """Try the entries in order and keep the first that starts.
 
     Args:
         tier: name, for the message.
-        chain: steps, best first.
-        missing_weights: why a step's weights cannot be used, or None.
-        start: starts a step's engine; raises EngineStartError.
-        on_progress: told the step about to be started and the failures so far.
+        chain: entries, best first.
+        missing_weights: why a entry's weights cannot be used, or None.
+        start: starts a entry's engine; raises EngineStartError.
+        on_progress: told the entry about to be started and the failures so far.
 
     Raises:
-        NoStepWorksError: when none starts.
+        NoEntryWorksError: when none starts.
     """
-    failures: list[StepFailure] = []
-    for step in chain:
-        on_progress(step, tuple(failures))
-        reason = missing_weights(step)
+    failures: list[EntryFailure] = []
+    for entry in chain:
+        on_progress(entry, tuple(failures))
+        reason = missing_weights(entry)
         if reason is None:
             try:
-                return Started(await start(step), step, tuple(failures))
+                return Started(await start(entry), entry, tuple(failures))
             except EngineStartError as error:
                 reason = str(error)
-        failures.append(StepFailure(step.name, reason))
-    raise NoStepWorksError(tier, failures)
+        failures.append(EntryFailure(entry.name, reason))
+    raise NoEntryWorksError(tier, failures)
 
 
 async def bring_up(start: Callable[[], Engine]) -> Engine:
@@ -95,7 +95,7 @@ async def bring_up(start: Callable[[], Engine]) -> Engine:
         async for _ in engine.generate(WARM_UP):
             pass
     except Exception as error:
-        # Whatever kind: model code, templates, kernels and drivers raise anything, and the next step may do without.
+        # Whatever kind: model code, templates, kernels and drivers raise anything, and the next entry may do without.
         if engine is not None:
             await engine.shutdown()
         raise EngineStartError(_reason(error, output)) from error

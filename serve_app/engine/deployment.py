@@ -22,12 +22,12 @@ from starlette.types import ASGIApp
 from cluster.pool import POOL_AWAY, REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
-from router.registry import Step, TierName
+from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
 from serve_app.api.sse import token_events
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
-from serve_app.engine.chain import NoStepWorksError, Started, StepFailure, bring_up, start_first
+from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.dead_engine import end_with_engine
 from serve_app.engine.draft_fallback import DraftKeeper
 from serve_app.engine.interface import (
@@ -101,7 +101,7 @@ class EngineDeployment:
         pool: handle of the GPU pool view.
 
     Raises:
-        NoStepWorksError: at start, when no step of the chain works.
+        NoEntryWorksError: at start, when no entry of the chain works.
     """
 
     # Serve awaits an async constructor; engines start in a thread meanwhile, so that reports go out.
@@ -114,16 +114,16 @@ class EngineDeployment:
         began_s = time.monotonic()
         try:
             self._started: Started[Engine] = await self._start_engine()
-        except NoStepWorksError as error:
+        except NoEntryWorksError as error:
             logger.error("%s", error)
             await self._report("failed", None, error.failures)
             raise
         for failure in self._started.failures:
-            logger.warning("tier %s: left step %s: %s", tier, failure.step, failure.reason)
+            logger.warning("tier %s: left entry %s: %s", tier, failure.entry, failure.reason)
         self._engine = self._started.engine
         self._openai: ASGIApp = await self._engine.openai_app()
-        logger.info("tier %s serves step %s after %.1f s", tier, self._started.step.name, time.monotonic() - began_s)
-        speculation = self._started.step.speculation
+        logger.info("tier %s serves entry %s after %.1f s", tier, self._started.entry.name, time.monotonic() - began_s)
+        speculation = self._started.entry.speculation
         if speculation is not None and speculation.floor is not None:
             fallback = config.speculation.fallback
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
@@ -169,12 +169,12 @@ class EngineDeployment:
     async def _start_engine(self) -> Started[Engine]:
         telling: set[asyncio.Future[object]] = set()
 
-        def on_progress(step: Step, failures: Sequence[StepFailure]) -> None:
+        def on_progress(entry: ChainEntry, failures: Sequence[EntryFailure]) -> None:
             # Not waited for: a start is in more of a hurry than the view.
-            telling.add(asyncio.ensure_future(self._report("loading", step.name, failures)))
+            telling.add(asyncio.ensure_future(self._report("loading", entry.name, failures)))
 
-        async def start(step: Step) -> Engine:
-            return await bring_up(lambda: start_blocking(step))
+        async def start(entry: ChainEntry) -> Engine:
+            return await bring_up(lambda: start_blocking(entry))
 
         chain = self._config.tiers[self._tier_name].chain
         mock = self._config.inference_mode == "mock"
@@ -182,13 +182,13 @@ class EngineDeployment:
         missing_weights = _nothing_missing if mock else self._missing_weights
         return await start_first(self._tier_name, chain, missing_weights, start, on_progress)
 
-    def _start_stub(self, step: Step) -> Engine:
+    def _start_stub(self, entry: ChainEntry) -> Engine:
         time.sleep(self._config.stub.load_s)
-        if step.name in self._config.stub.failing_steps:
+        if entry.name in self._config.stub.failing_entries:
             raise EngineStartError("the stub was told not to start")
-        return StubEngine(step, self._config.stub.tokens_per_s, obeys_directives=True)
+        return StubEngine(entry, self._config.stub.tokens_per_s, obeys_directives=True)
 
-    def _start_vllm(self, step: Step) -> Engine:
+    def _start_vllm(self, entry: ChainEntry) -> Engine:
         # The import costs seconds and belongs to this process alone.
         try:
             from serve_app.engine.vllm.engine import start_vllm
@@ -196,19 +196,19 @@ class EngineDeployment:
             raise EngineStartError(f"engine replicas are written for vLLM {REPLICA_NEEDS}: {error}") from error
 
         tier = self._config.tiers[self._tier_name]
-        return start_vllm(self._tier_name, tier, step, self._config.speculation, self._model_path)
+        return start_vllm(self._tier_name, tier, entry, self._config.speculation, self._model_path)
 
     def _model_path(self, model: str) -> Path:
         return model_path(Path(self._config.models_dir), model)
 
-    def _missing_weights(self, step: Step) -> str | None:
-        needed = [step.target] + ([step.speculation.draft] if step.speculation and step.speculation.draft else [])
+    def _missing_weights(self, entry: ChainEntry) -> str | None:
+        needed = [entry.target] + ([entry.speculation.draft] if entry.speculation and entry.speculation.draft else [])
         reasons = [missing_reason(Path(self._config.models_dir), model) for model in needed]
         return next((reason for reason in reasons if reason), None)
 
     async def _judge_drafts(self) -> None:
         await asyncio.sleep(REPORT_EVERY_S)
-        self._acceptance.publish(self._engine.families())
+        self._acceptance.publish(self._engine.categories())
         if self._drafts is not None:
             await self._drafts.judge()
             self._acceptance.publish_drafts(self._drafts.choice.drafts)
@@ -222,18 +222,18 @@ class EngineDeployment:
         await self._tell_pool()
 
     async def _tell_pool(self) -> None:
-        order = await self._report("running", self._started.step.name, self._started.failures)
+        order = await self._report("running", self._started.entry.name, self._started.failures)
         if self._drafts is not None:
             await self._drafts.obey(order)
 
-    async def _report(self, state: str, step: str | None, failures: Sequence[StepFailure]) -> DraftOrder | None:
+    async def _report(self, state: str, entry: str | None, failures: Sequence[EntryFailure]) -> DraftOrder | None:
         load = self._engine.load() if hasattr(self, "_engine") else None
         report = ReplicaReport(
             self._tier_name,
             self._replica_id,
             state,  # type: ignore[arg-type]
-            step,
-            tuple((failure.step, failure.reason) for failure in failures),
+            entry,
+            tuple((failure.entry, failure.reason) for failure in failures),
             load.running if load else 0,
             load.waiting if load else 0,
             self._signals.stats(load)["queue_wait_ms"] if load else 0.0,
@@ -251,6 +251,6 @@ class EngineDeployment:
         return order
 
 
-def _nothing_missing(step: Step) -> str | None:
+def _nothing_missing(entry: ChainEntry) -> str | None:
     """A stub has no weights."""
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.pool import DraftOrder
 from router.registry import TierName
-from serve_app.engine.interface import Engine, EngineError, FamilyCount
+from serve_app.engine.interface import DraftCount, Engine, EngineError
 from serve_app.speculation.draft_choice import DraftChoice
 from serve_app.speculation.settings import FallbackSettings
 
@@ -30,7 +30,7 @@ class DraftKeeper:
     floor: float
     settings: FallbackSettings
     choice: DraftChoice = field(default_factory=DraftChoice)
-    _judged: FamilyCount = field(default_factory=FamilyCount)
+    _judged: DraftCount = field(default_factory=DraftCount)
     _obeyed: DraftOrder | None = None
     _said: str | None = None
     """The last failure: told once."""
@@ -38,7 +38,7 @@ class DraftKeeper:
     async def judge(self) -> None:
         """Go over to n-gram drafts when the own ones are too poor."""
         own, judged = self.engine.own_drafts(), self._judged
-        self._judged = FamilyCount(own.drafted, own.accepted)
+        self._judged = DraftCount(own.drafted, own.accepted)
         drafted, accepted = own.drafted - judged.drafted, own.accepted - judged.accepted
         await self._go_over(self.choice.after(drafted, accepted, self.floor, self.settings))
 

@@ -43,8 +43,8 @@ class GenerationRequest:
     stop: tuple[str, ...]
     logprobs: bool
     spec: SpecPlan
-    family: str = "general_reasoning"
-    """The prompt's category: requests of one family are expected to be drafted alike."""
+    category: str = "general_reasoning"
+    """The prompt's category: requests of one category are expected to be drafted alike."""
 
 
 def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: int) -> GenerationRequest:
@@ -69,7 +69,7 @@ class Admitted:
 
     prompt_tokens: int
     max_tokens: int
-    active_step: str
+    active_entry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class EngineLoad:
 
 
 @dataclass(slots=True)
-class FamilyCount:
-    """Draft tokens, of one prompt family or of one proposer."""
+class DraftCount:
+    """Draft tokens, of one category or of one proposer."""
 
     drafted: int = 0
     accepted: int = 0
@@ -170,11 +170,11 @@ class Engine(Protocol):
         """How many requests are running and waiting in the engine."""
         ...
 
-    def families(self) -> Mapping[str, FamilyCount]:
-        """Draft tokens since the start, by prompt family."""
+    def categories(self) -> Mapping[str, DraftCount]:
+        """Draft tokens since the start, by category."""
         ...
 
-    def own_drafts(self) -> FamilyCount:
+    def own_drafts(self) -> DraftCount:
         """Draft tokens of the step's own draft model or head since the start."""
         ...
 
@@ -191,7 +191,7 @@ class Engine(Protocol):
         ...
 
 
-def speculation_wish(spec: SpecPlan, family: str) -> SpeculationWish:
+def speculation_wish(spec: SpecPlan, category: str) -> SpeculationWish:
     """The plan in the controller's terms."""
     k: int | Literal["auto"] = "auto" if spec.enabled and spec.k_mode == "auto" else spec.k
-    return SpeculationWish(k=k, tau=spec.tau, family=family)
+    return SpeculationWish(k=k, tau=spec.tau, category=category)

@@ -29,14 +29,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from router.plan import SpecPlan
-from router.registry import Drafts, Step
+from router.registry import ChainEntry, Drafts
 from router.request import Message
 from serve_app.engine.interface import (
     Admitted,
+    DraftCount,
     EngineError,
     EngineItem,
     EngineLoad,
-    FamilyCount,
     Finished,
     GenerationRequest,
     SpecStats,
@@ -94,36 +94,36 @@ class StubEngine:
     """A stub with the interface of an engine.
 
     Args:
-        step: the fallback step that it pretends to run.
+        entry: the chain entry that it pretends to run.
         tokens_per_s: output speed of one stream, tokens/s; 0: as fast as the consumer takes them.
         obeys_directives: whether `stub:` words steer it; only where the process is an engine replica of its own.
     """
 
-    step: Step
+    entry: ChainEntry
     tokens_per_s: float
     obeys_directives: bool = False
     _running: set[str] = field(default_factory=set)
-    _families: dict[str, FamilyCount] = field(default_factory=dict)
+    _categories: dict[str, DraftCount] = field(default_factory=dict)
     _drafts: Drafts = "own"
-    _own: FamilyCount = field(default_factory=FamilyCount)
+    _own: DraftCount = field(default_factory=DraftCount)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
         text = request.messages[-1].content
         todo = _Directives.of(text) if self.obeys_directives else _Directives()
         prompt_tokens = sum(len(message.content.split()) + 2 for message in request.messages)
-        room = self.step.max_model_len - prompt_tokens
+        room = self.entry.max_model_len - prompt_tokens
         if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
             raise EngineError(
                 "prompt_too_long",
                 f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} do not fit max_model_len "
-                f"{self.step.max_model_len}",
+                f"{self.entry.max_model_len}",
                 status=400,
                 retryable=False,
             )
         limit = min(request.max_tokens, room)
         total = limit if todo.tokens is None else min(limit, todo.tokens)
-        yield Admitted(prompt_tokens, limit, self.step.name)
+        yield Admitted(prompt_tokens, limit, self.entry.name)
 
         self._running.add(request.request_id)
         try:
@@ -141,7 +141,7 @@ class StubEngine:
             ended = todo.tokens is not None and total == todo.tokens
             reasons = {"asked": steps} if steps else {}
             spec = SpecStats(steps, drafted, accepted, reasons)
-            counts = [self._families.setdefault(request.family, FamilyCount())]
+            counts = [self._categories.setdefault(request.category, DraftCount())]
             if self._drafts == "own":
                 counts.append(self._own)
             for count in counts:
@@ -237,11 +237,11 @@ class StubEngine:
         """Streams under way; a stub queues nothing."""
         return EngineLoad(running=len(self._running), waiting=0)
 
-    def families(self) -> Mapping[str, FamilyCount]:
-        """See `Engine.families`."""
-        return self._families
+    def categories(self) -> Mapping[str, DraftCount]:
+        """See `Engine.categories`."""
+        return self._categories
 
-    def own_drafts(self) -> FamilyCount:
+    def own_drafts(self) -> DraftCount:
         """See `Engine.own_drafts`."""
         return self._own
 

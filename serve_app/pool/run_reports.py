@@ -28,7 +28,7 @@ def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
     reason = metrics["finish_reason"]
     return RunReport(
         tier=plan.tier,
-        family=plan.classification.category,
+        category=plan.classification.category,
         ttft_ms=metrics["ttft_ms"],
         queue_ms=metrics["queue_ms"],
         total_ms=metrics["total_ms"],

@@ -92,7 +92,7 @@ class DepthController:
     def add(self, request_id: str, wish: SpeculationWish) -> None:
         """A request begins; an earlier one of the same id is forgotten."""
         step, exploration = self._step, self._settings.exploration
-        family = self._families.get(wish.family)
+        family = self._families.get(wish.category)
         evidence = no_evidence(step)
         belief = self._estimator.belief(evidence, family.profile, step)
         k = None if wish.k == "auto" else min(wish.k, self._k_max)

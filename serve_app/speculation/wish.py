@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_KEYS = ("k", "tau", "family")
+_KEYS = ("k", "tau", "category")
 _PREFIX = "speculation_"
-_FAMILY = "general_reasoning"
+_CATEGORY = "general_reasoning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,22 @@ class SpeculationWish:
     """Draft tokens to verify per step; 0: none; `auto`: the controller decides at every step."""
     tau: float | None = None
     """Floor of the acceptance rate (0-1); None and 0: no floor."""
-    family: str = _FAMILY
-    """Prompt family, the router's category: requests of one family are expected to be drafted alike."""
+    category: str = _CATEGORY
+    """Prompt category, the router's category: requests of one category are expected to be drafted alike."""
     seeded: bool = False
     """True: samples with a seed of its own, so nothing is drafted, whatever `k` says. Does not travel: the scheduler
     sees it in the sampling parameters."""
 
     def to_dict(self) -> dict[str, int | float | str | None]:
         """As JSON types; `from_dict` reads it back."""
-        return {"k": self.k, "tau": self.tau, "family": self.family}
+        return {"k": self.k, "tau": self.tau, "category": self.category}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], k_max: int | None = None) -> SpeculationWish:
         """The wish in `data`, where missing keys have their defaults.
 
         Args:
-            data: any of `k`, `tau`, `family`.
+            data: any of `k`, `tau`, `category`.
             k_max: most draft tokens that the engine can verify; None where it is not known yet.
 
         Raises:
@@ -47,7 +47,9 @@ class SpeculationWish:
         if unknown:
             raise ValueError(f"speculation has unknown keys {unknown}, allowed: {list(_KEYS)}")
         return cls(
-            k=_k(data.get("k", "auto"), k_max), tau=_tau(data.get("tau")), family=_family(data.get("family", _FAMILY))
+            k=_k(data.get("k", "auto"), k_max),
+            tau=_tau(data.get("tau")),
+            category=_category(data.get("category", _CATEGORY)),
         )
 
     def to_arguments(self) -> dict[str, int | float | str]:
@@ -85,7 +87,7 @@ def _tau(value: Any) -> float | None:
     return float(value)
 
 
-def _family(value: Any) -> str:
+def _category(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"speculation.family must be a non-empty string, got {value!r}")
+        raise ValueError(f"speculation.category must be a non-empty string, got {value!r}")
     return value

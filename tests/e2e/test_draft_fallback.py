@@ -31,7 +31,7 @@ def engine(
 ) -> Iterator[EngineProcess]:
     """The performance tier of the local profile."""
     profile = load_profile("local")
-    tier, step = profile.tiers["performance"], profile.step("performance", None)
+    tier, step = profile.tiers["performance"], profile.entry("performance", None)
     assert step.speculation is not None
     assert step.speculation.floor is not None
     models = {MODEL: bundled_model, EARLY_EXIT: early_exit_model}

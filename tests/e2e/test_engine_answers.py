@@ -46,7 +46,7 @@ def engine(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     (folder / "defaults" / "generation_config.json").write_text(json.dumps(defaults))
     (folder / "template.jinja").write_text(TEMPLATE)
     profile = load_profile("local")
-    tier, step = profile.tiers["eco"], profile.step("eco", None)
+    tier, step = profile.tiers["eco"], profile.entry("eco", None)
     step = step.model_copy(
         update={
             "engine_args": step.engine_args
@@ -99,7 +99,7 @@ def test_the_template_its_arguments_and_the_models_defaults_are_in_that_text(
 
 
 def test_a_seeded_sampled_request_gives_one_text_on_the_openai_routes_too(engine: EngineProcess) -> None:
-    seeded = body(temperature=0.9, seed=20, vllm_xargs={"speculation_k": "auto", "speculation_family": "math"})
+    seeded = body(temperature=0.9, seed=20, vllm_xargs={"speculation_k": "auto", "speculation_category": "math"})
     alone = [engine.call([(CHAT, seeded)])[0] for _ in range(4)]
     together = engine.call([(CHAT, seeded)] * 4)
 

@@ -13,7 +13,7 @@ import pytest
 from bench.load.client import HOST
 from bench.load.servers import Server
 from tests.support.api import Answer, Api, Json
-from tests.support.e2e_app import LOST_MODEL, WORKING_STEP
+from tests.support.e2e_app import LOST_MODEL, WORKING_ENTRY
 
 MISSING_WEIGHTS = rf"weights of {LOST_MODEL} are not in /.*: run `python -m cluster.weights seed"
 # vLLM's own words, from its child process: what one request may need, and what there is.
@@ -57,9 +57,9 @@ def test_a_tier_serves_the_first_step_that_works(waking: Waking, broken: Api) ->
     assert "Paris" in waking.balanced.text
 
     # The view that a plan is made from follows Serve's within a second or two, more on a busy machine.
-    broken.wait_for(lambda api: api.tier("balanced")["active_step"] is not None, timeout_s=30)
+    broken.wait_for(lambda api: api.tier("balanced")["active_entry"] is not None, timeout_s=30)
     again = broken.infer(prompt="What is the capital of France?", mode="manual", power=40, temperature=0, max_tokens=12)
-    assert again.one("config")["fallback_step"] == WORKING_STEP
+    assert again.one("config")["fallback_step"] == WORKING_ENTRY
     assert again.one("config")["warm"] is True
     assert again.text == waking.balanced.text
 
@@ -67,14 +67,14 @@ def test_a_tier_serves_the_first_step_that_works(waking: Waking, broken: Api) ->
 def test_the_pool_tells_the_real_reason_of_every_step_that_was_left(waking: Waking, broken: Api) -> None:
     tier = broken.tier("balanced")
 
-    assert tier["active_step"] == WORKING_STEP
+    assert tier["active_entry"] == WORKING_ENTRY
     assert tier["failed"] is False
     left = failures(tier)
-    assert list(left) == ["no-weights", "scarce-kv", "bad-template", WORKING_STEP]
+    assert list(left) == ["no-weights", "scarce-kv", "bad-template", WORKING_ENTRY]
     assert re.search(MISSING_WEIGHTS, left["no-weights"] or "")
     assert re.search(SCARCE_MEMORY, left["scarce-kv"] or "")
     assert re.search(BAD_TEMPLATE, left["bad-template"] or "")
-    assert left[WORKING_STEP] is None
+    assert left[WORKING_ENTRY] is None
     assert re.search(MISSING_WEIGHTS, tier["reason"])
     assert re.search(SCARCE_MEMORY, tier["reason"])
 
@@ -92,7 +92,7 @@ def test_a_tier_with_no_working_step_ends_its_stream_with_every_reason(waking: W
 
     tier = broken.tier("performance")
     assert tier["failed"] is True
-    assert tier["active_step"] is None
+    assert tier["active_entry"] is None
     left = failures(tier)
     assert re.search(MISSING_WEIGHTS, left["no-weights"] or "")
     assert re.search(BAD_ARGUMENT, left["bad-argument"] or "")

@@ -78,7 +78,7 @@ def test_every_tier_is_warm_the_second_time(first: dict[int, Answer], server: Se
     assert answer.text == first[power].text
     tier = api.tier(TIER_OF_POWER[power])
     assert tier["replicas"]["running"] == 1
-    assert tier["active_step"] == answer.one("config")["fallback_step"]
+    assert tier["active_entry"] == answer.one("config")["fallback_step"]
     assert tier["reason"] is None
 
 

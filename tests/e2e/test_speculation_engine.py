@@ -60,7 +60,7 @@ class Engines(NamedTuple):
 def engines(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """Both started together: most of a start is one thread's work."""
     profile = load_profile("local")
-    tier, step = profile.tiers["eco"], profile.step("eco", None)
+    tier, step = profile.tiers["eco"], profile.entry("eco", None)
     assert step.speculation is not None
     assert (step.speculation.method, step.speculation.k_max) == ("ngram", K_MAX)
     little = {

@@ -19,7 +19,7 @@ import pytest
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles import load_profile
-from router.registry import Speculation, Step
+from router.registry import ChainEntry, Speculation
 from tests.support.tiny_llama import CHARACTERS, DRAFT, MAX_LENGTH, SPECIAL_TOKENS, TARGET, VOCABULARY, write_tiny_llama
 from tests.support.two_sample import compare, detectable_effect
 
@@ -74,8 +74,8 @@ def engines(vllm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> I
             engine.end()
 
 
-def tiny_step(speculation: Speculation) -> Step:
-    return Step(
+def tiny_step(speculation: Speculation) -> ChainEntry:
+    return ChainEntry(
         name="tiny",
         target="target",
         max_model_len=MAX_LENGTH,

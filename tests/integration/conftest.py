@@ -26,7 +26,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
     # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step. The draft of ultra is
     # never good enough.
     "broken": {
-        "stub": {"tokens_per_s": 200.0, "failing_steps": ["ngram"]},
+        "stub": {"tokens_per_s": 200.0, "failing_entries": ["ngram"]},
         "speculation": {"fallback": {"min_tokens": 20}},
         "tiers": {
             "balanced": {

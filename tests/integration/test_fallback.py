@@ -8,11 +8,11 @@ REASON = "the stub was told not to start"
 
 
 def test_a_tier_serves_its_next_step_and_tells_why(broken: Api) -> None:
-    broken.wait_for(lambda api: api.tier("eco")["active_step"] is not None, timeout_s=5)
+    broken.wait_for(lambda api: api.tier("eco")["active_entry"] is not None, timeout_s=5)
     tier = broken.tier("eco")
     answer = broken.infer(prompt="x stub:tokens=2", mode="manual", power=10)
 
-    assert tier["active_step"] == "target-only"
+    assert tier["active_entry"] == "target-only"
     assert {step["name"]: step["failure"] for step in tier["chain"]} == {"ngram": REASON, "target-only": None}
     assert REASON in tier["reason"]
     assert answer.one("config")["fallback_step"] == "target-only"

@@ -94,7 +94,7 @@ def test_the_dials_pick_the_tier_and_a_cold_one_tells_how_it_starts(api: Api) ->
         assert warm.one("config")["warm"] is True
     states = {tier["name"]: tier for tier in api.get("/api/tiers").json()["tiers"]}
     assert [states[name]["replicas"]["running"] for name in ("eco", "balanced", "performance", "ultra")] == [1] * 4
-    assert states["balanced"]["active_step"] == "ngram"
+    assert states["balanced"]["active_entry"] == "ngram"
 
 
 def test_mock_requests_are_answered_by_the_stub_without_waking_a_tier(broken: Api) -> None:

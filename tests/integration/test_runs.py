@@ -19,8 +19,8 @@ LOOKS = 20
 
 def poems(api: Api) -> Json:
     """The eco tier's recent runs of prompts like the one above."""
-    families: Json = api.tier("eco")["recent"]["families"]
-    found: Json = families.get("creative", {"runs": 0.0})
+    categories: Json = api.tier("eco")["recent"]["categories"]
+    found: Json = categories.get("creative", {"runs": 0.0})
     return found
 
 

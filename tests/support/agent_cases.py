@@ -47,7 +47,7 @@ def at_difficulty(difficulty: int, observation: Observation = ALL_WARM, **body: 
     tier = tier_for_power(case.profile, power)
     classification = dataclasses.replace(case.plan.classification, difficulty=difficulty, category="general_reasoning")
     made = dataclasses.replace(
-        case.plan, classification=classification, power=power, tier=tier, step=case.profile.step(tier, None)
+        case.plan, classification=classification, power=power, tier=tier, entry=case.profile.entry(tier, None)
     )
     return dataclasses.replace(case, plan=made)
 

@@ -1,4 +1,4 @@
-"""The applications of the e2e tests: the shipped one, and one whose fallback steps fail for real reasons."""
+"""The applications of the e2e tests: the shipped one, and one whose chain entries fail for real reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MODEL: Final = "smollm2-135m-instruct"
 EARLY_EXIT: Final = "smollm2-135m-instruct-early-exit-4"
 LOST_MODEL: Final = "lost-model"
 """Declared in `models`, with no weights in the models folder."""
-WORKING_STEP: Final = "working"
+WORKING_ENTRY: Final = "working"
 SCARCE_KV_BYTES: Final = 32 * 1024 * 1024
 """Room for about 700 tokens of this model, where one request may have 2048."""
 
@@ -42,7 +42,7 @@ BROKEN: Final[dict[str, Any]] = {
                 _step("scarce-kv", kv_cache_memory_bytes=SCARCE_KV_BYTES),
                 # Its engine starts, and cannot answer.
                 _step("bad-template", chat_template="{{ raise_exception('no message is good enough') }}"),
-                _step(WORKING_STEP),
+                _step(WORKING_ENTRY),
             ],
             "idle_before_zero_s": 20,  # its engine's memory is wanted by the other tiers soon after
         },

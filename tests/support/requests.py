@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from router.plan import NO_SPECULATION, SpecPlan
-from router.registry import Step
+from router.registry import ChainEntry
 from router.request import Message
 from serve_app.engine.interface import GenerationRequest
 
-STEP = Step(name="first", target="m", max_model_len=2048)
+STEP = ChainEntry(name="first", target="m", max_model_len=2048)
 
 
 def ngram(k: int) -> SpecPlan:

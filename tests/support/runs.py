@@ -11,7 +11,7 @@ from router.runs.summary import RunReport
 def run(tier: TierName = "eco", **over: Any) -> RunReport:
     """A maths answer of 51 tokens: 20 ms waited, first token at 100 ms, then one every 20 ms; 1 W, 1 USD an hour."""
     values: dict[str, Any] = {
-        "family": "math",
+        "category": "math",
         "ttft_ms": 100.0,
         "queue_ms": 20.0,
         "total_ms": 1100.0,

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from cluster.autoscaling import ScalingSettings
 from router.agent.settings import AgentPrices, AgentSettings
-from router.registry import Baseline, ModelSource, Profile, Replicas, Speculation, Step, Tier
+from router.registry import Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
 from router.request import Constraints, InferenceRequest, Message, SpecWish
 from router.runs.record import RunSettings
 from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
@@ -23,7 +23,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     Profile,
     Tier,
     Replicas,
-    Step,
+    ChainEntry,
     Speculation,
     ModelSource,
     Baseline,

@@ -38,14 +38,14 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from router.registry import Drafts, Speculation, Step, Tier
+from router.registry import ChainEntry, Drafts, Speculation, Tier
 from serve_app.engine.interface import (
     Admitted,
+    DraftCount,
     EngineError,
     EngineItem,
     EngineLoad,
     EngineStartError,
-    FamilyCount,
     Finished,
     GenerationRequest,
     SpecStats,
@@ -66,7 +66,7 @@ _CPU_WORKERS = {
     False: "serve_app.engine.vllm.cpu_worker.MendedCpuWorker",
     True: "serve_app.engine.vllm.cpu_worker.CompositeCpuWorker",
 }
-"""By whether the step can go over to n-gram drafts."""
+"""By whether the entry can go over to n-gram drafts."""
 _CLIENT = "inference-"
 """Before a client's request id, which may be anything, also what looks like an order."""
 _SEQUENCES_A_REQUEST = 4
@@ -93,29 +93,29 @@ class _LoadCounter(StatLoggerBase):
     def log_engine_initialized(self) -> None: ...
 
 
-def server_args(step: Step) -> dict[str, Any]:
-    """Those of the step's arguments that are for vLLM's OpenAI server (tool call parser, chat template, ...)."""
-    return {key: value for key, value in step.engine_args.items() if key in vars(FrontendArgs())}
+def server_args(entry: ChainEntry) -> dict[str, Any]:
+    """Those of the entry's arguments that are for vLLM's OpenAI server (tool call parser, chat template, ...)."""
+    return {key: value for key, value in entry.engine_args.items() if key in vars(FrontendArgs())}
 
 
 def engine_args(
-    name: str, tier: Tier, step: Step, settings: SpeculationSettings, model_path: Callable[[str], Path]
+    name: str, tier: Tier, entry: ChainEntry, settings: SpeculationSettings, model_path: Callable[[str], Path]
 ) -> AsyncEngineArgs:
-    """vLLM's engine arguments for one step of a tier.
+    """vLLM's engine arguments for one entry of a tier.
 
     Raises:
         EngineStartError: an argument that vLLM does not know.
     """
-    speculation = step.speculation
+    speculation = entry.speculation
     arguments: dict[str, Any] = {
-        "model": str(model_path(step.target)),
-        "served_model_name": [name, step.target],
-        "max_model_len": step.max_model_len,
-        "quantization": step.quantization,
+        "model": str(model_path(entry.target)),
+        "served_model_name": [name, entry.target],
+        "max_model_len": entry.max_model_len,
+        "quantization": entry.quantization,
         "tensor_parallel_size": max(1, tier.gpus),
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
-        **{key: value for key, value in step.engine_args.items() if key not in server_args(step)},
+        **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
     }
     composite = speculation is not None and speculation.floor is not None
     if tier.gpu is None:
@@ -134,8 +134,8 @@ def engine_args(
         raise EngineStartError(f"engine_args: {error}") from error
 
 
-def _server_namespace(args: AsyncEngineArgs, step: Step) -> argparse.Namespace:
-    return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(step)))
+def _server_namespace(args: AsyncEngineArgs, entry: ChainEntry) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(entry)))
 
 
 def _speculative_config(speculation: Speculation, model_path: Callable[[str], Path]) -> dict[str, Any]:
@@ -148,28 +148,28 @@ def _speculative_config(speculation: Speculation, model_path: Callable[[str], Pa
 
 
 def start_vllm(
-    name: str, tier: Tier, step: Step, settings: SpeculationSettings, model_path: Callable[[str], Path]
+    name: str, tier: Tier, entry: ChainEntry, settings: SpeculationSettings, model_path: Callable[[str], Path]
 ) -> VllmEngine:
-    """Start the engine of one step; blocks until its weights are loaded.
+    """Start the engine of one entry; blocks until its weights are loaded.
 
     Raises:
         EngineStartError: an argument that vLLM does not know.
         Exception: of any kind, from vLLM; `bring_up` finds the root cause where it happened in another process.
     """
-    args = engine_args(name, tier, step, settings, model_path)
+    args = engine_args(name, tier, entry, settings, model_path)
     counters: list[_LoadCounter] = []
 
     def count_load(vllm_config: Any, engine_index: int = 0) -> _LoadCounter:
         counters.append(_LoadCounter(vllm_config, engine_index))
         return counters[-1]
 
-    validate_api_server_args(_server_namespace(args, step))
+    validate_api_server_args(_server_namespace(args, entry))
     config = args.create_engine_config()
     engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     records, waits = SpecRecords(), Recent()
     watch_outputs(engine.output_processor, records, waits)
     refuse_bad_grammars(engine.output_processor)
-    return VllmEngine(engine, args, step, counters, records, waits)
+    return VllmEngine(engine, args, entry, counters, records, waits)
 
 
 def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recent) -> None:
@@ -207,7 +207,7 @@ class VllmEngine:
 
     _engine: AsyncLLM
     _args: AsyncEngineArgs
-    _step: Step
+    _entry: ChainEntry
     _counters: list[_LoadCounter]
     _records: SpecRecords
     _waits: Recent
@@ -228,7 +228,7 @@ class VllmEngine:
                 collector = await asyncio.shield(adding)
             assert collector is not None
             record = self._records.of(collector)
-            yield Admitted(len(prompt_ids), params.max_tokens, self._step.name)
+            yield Admitted(len(prompt_ids), params.max_tokens, self._entry.name)
             texts = TokenTexts(self._decoder(prompt_ids))
             completion_tokens = 0
             while not finished:
@@ -268,7 +268,7 @@ class VllmEngine:
             stop=list(request.stop),
             logprobs=request.logprobs,
             stream=True,
-            vllm_xargs=speculation_wish(request.spec, request.family).to_arguments(),
+            vllm_xargs=speculation_wish(request.spec, request.category).to_arguments(),
         )
         rendered = await state.online_renderer.render_chat(chat)
         if isinstance(rendered, ErrorResponse):
@@ -331,7 +331,7 @@ class VllmEngine:
         return await asyncio.shield(self._app)
 
     async def _build_app(self) -> Any:
-        args = _server_namespace(self._args, self._step)
+        args = _server_namespace(self._args, self._entry)
         tasks = await self._engine.get_supported_tasks()
         fastapi = build_app(args, tasks, self._engine.model_config)
         await init_app_state(self._engine, fastapi.state, args, tasks)
@@ -366,11 +366,11 @@ class VllmEngine:
         kv_usage = max((counter.kv_usage for counter in self._counters), default=0.0) if unfinished else 0.0
         return EngineLoad(running, unfinished - running, kv_usage, 1000 * self._waits.mean(time.monotonic()))
 
-    def families(self) -> Mapping[str, FamilyCount]:
-        """See `Engine.families`."""
-        return self._records.families
+    def categories(self) -> Mapping[str, DraftCount]:
+        """See `Engine.categories`."""
+        return self._records.categories
 
-    def own_drafts(self) -> FamilyCount:
+    def own_drafts(self) -> DraftCount:
         """See `Engine.own_drafts`."""
         return self._records.own_drafts
 

@@ -154,7 +154,7 @@ class DepthScheduler(AsyncScheduler):
                 reason = step.reasons.get(output.request_id, "") if step else ""
                 wish = self._wishes.get(output.request_id)
                 drafts = step.drafts if step else self._drafted_by
-                record = StepRecord(drafted, accepted, reason, wish.family if wish else "", drafts)
+                record = StepRecord(drafted, accepted, reason, wish.category if wish else "", drafts)
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
         for request_id in self._freed:
             self._decisions.pop(request_id, None)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from router.registry import Drafts
-from serve_app.engine.interface import FamilyCount, SpecStats
+from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.decision import Reason
 
 RECORD_KEY: Final = "power_lever_step"
@@ -32,8 +32,8 @@ class StepRecord(NamedTuple):
     """How many of them were accepted, those too that the end of the answer cut off."""
     reason: str
     """Value of `Reason`: why so many were verified; "" in the step that ends the prefill."""
-    family: str
-    """The request's prompt family."""
+    category: str
+    """The request's category."""
     drafts: Drafts = "own"
     """Who made them."""
 
@@ -78,22 +78,22 @@ class EngineOutput(Protocol):
 
 
 class SpecRecords:
-    """Records of the requests that are under way, by the collector that vLLM fills for each; totals by family."""
+    """Records of the requests that are under way, by the collector that vLLM fills for each; totals by category."""
 
     def __init__(self) -> None:
         self._records: WeakKeyDictionary[Hashable, RequestRecord] = WeakKeyDictionary()
-        self._families: dict[str, FamilyCount] = {}
-        self._own = FamilyCount()
+        self._categories: dict[str, DraftCount] = {}
+        self._own = DraftCount()
 
     @property
-    def own_drafts(self) -> FamilyCount:
+    def own_drafts(self) -> DraftCount:
         """Totals of the step's own draft model or head, over every request of the engine."""
         return self._own
 
     @property
-    def families(self) -> Mapping[str, FamilyCount]:
-        """Totals by prompt family, over every request of the engine."""
-        return self._families
+    def categories(self) -> Mapping[str, DraftCount]:
+        """Totals by category, over every request of the engine."""
+        return self._categories
 
     def of(self, collector: Hashable) -> RequestRecord:
         """The record of the request with this collector."""
@@ -106,7 +106,7 @@ class SpecRecords:
             return
         step = StepRecord(*params.pop(RECORD_KEY))
         output.kv_transfer_params = params or None
-        counts = [self._families.setdefault(step.family, FamilyCount())]
+        counts = [self._categories.setdefault(step.category, DraftCount())]
         if step.drafts == "own":
             counts.append(self._own)
         for count in counts:

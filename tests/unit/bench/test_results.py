@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from bench.load.client import Flood, Stream
-from bench.overhead import Cell, Cells, overhead_rows, plain_step
+from bench.overhead import Cell, Cells, overhead_rows, plain_entry
 from bench.relay import FAST, ITEM_A_TOKEN, SLOW, Result, evaluate, results_json
 from bench.reporting.report import REPOSITORY
 from router.registry import Profile
@@ -33,7 +33,7 @@ def test_overhead_is_our_median_minus_that_of_bare_vllm_and_throughput_a_ratio_t
 
 def test_the_step_that_is_compared_does_not_speculate() -> None:
     text = (REPOSITORY / "cluster" / "profiles" / "local.yaml").read_text(encoding="utf-8")
-    assert plain_step(Profile.model_validate(yaml.safe_load(text))).speculation is None
+    assert plain_entry(Profile.model_validate(yaml.safe_load(text))).speculation is None
 
 
 def test_a_flood_is_evaluated_within_its_window_only() -> None:

@@ -17,8 +17,8 @@ from bench.speculation import (
     Cells,
     Row,
     cell_rows,
+    entries_of,
     goal_rows,
-    steps_of,
     updated,
     write_report,
 )
@@ -144,7 +144,7 @@ def test_copying_at_batch_1_must_be_twice_as_fast() -> None:
 
 @pytest.mark.parametrize("drafts", ["ngram", "early-exit"])
 def test_both_engines_have_the_same_arguments_but_for_speculation(drafts: str) -> None:
-    _, plain, drafting = steps_of(validate_profile(Profile, read_profile("local"), where="local"), drafts)
+    _, plain, drafting = entries_of(validate_profile(Profile, read_profile("local"), where="local"), drafts)
     assert plain.speculation is None
     assert drafting.speculation is not None
     assert drafting.speculation.k_max == 8

@@ -30,14 +30,14 @@ def eco(deployment: TierDeployment | None, *reports: ReplicaReport, measured_s: 
     return observe(small_profile(), deployments, reports, cold_starts).tier("eco")  # type: ignore[arg-type]
 
 
-def running(step: str = "small-ngram", replica: str = "a", **over: int) -> ReplicaReport:
+def running(entry: str = "small-ngram", replica: str = "a", **over: int) -> ReplicaReport:
     return ReplicaReport(
-        "eco", replica, "running", step, engine_running=over.get("busy", 0), engine_waiting=over.get("waiting", 0)
+        "eco", replica, "running", entry, engine_running=over.get("busy", 0), engine_waiting=over.get("waiting", 0)
     )
 
 
-def loading(step: str = "small-ngram", failures: tuple[tuple[str, str], ...] = (), replica: str = "a") -> ReplicaReport:
-    return ReplicaReport("eco", replica, "loading", step, failures)
+def loading(entry: str = "small-ngram", failures: tuple[tuple[str, str], ...] = (), replica: str = "a") -> ReplicaReport:
+    return ReplicaReport("eco", replica, "loading", entry, failures)
 
 
 def test_every_tier_of_the_profile_is_observed_also_before_anything_is_known() -> None:
@@ -55,7 +55,7 @@ def test_an_idle_tier_is_scaled_to_zero_and_says_so() -> None:
 def test_a_running_replica_makes_a_tier_warm_and_tells_its_step_and_load() -> None:
     state = eco(TierDeployment(running=2), running(busy=3, waiting=1), running(replica="b", busy=4))
     assert state.warm
-    assert (state.running, state.active_step, state.reason) == (2, "small-ngram", None)
+    assert (state.running, state.active_entry, state.reason) == (2, "small-ngram", None)
     assert (state.engine_running, state.engine_waiting) == (7, 1)
 
 
@@ -63,7 +63,7 @@ def test_a_replica_that_has_not_spoken_is_pending_and_one_that_loads_is_starting
     state = eco(TierDeployment(starting=3), loading())
     assert (state.starting, state.pending) == (1, 2)
     assert not state.warm
-    assert state.reason == "loading step small-ngram"
+    assert state.reason == "loading entry small-ngram"
 
 
 def test_a_wanted_replica_without_a_place_is_told() -> None:
@@ -79,22 +79,22 @@ def test_more_reports_of_loading_than_serve_knows_of_do_not_make_pending_negativ
 
 def test_steps_that_failed_are_told_while_the_next_one_loads() -> None:
     state = eco(TierDeployment(starting=1), loading("small-alone", FAILURES))
-    assert state.step_failures == FAILURES
-    assert state.reason == "step small-ngram failed: no memory; loading step small-alone"
+    assert state.entry_failures == FAILURES
+    assert state.reason == "entry small-ngram failed: no memory; loading entry small-alone"
 
 
 def test_a_tier_that_fell_back_keeps_the_reason_while_it_runs() -> None:
     fallen = ReplicaReport("eco", "a", "running", "small-alone", FAILURES)
     state = eco(TierDeployment(running=1), fallen)
-    assert (state.active_step, state.step_failures) == ("small-alone", FAILURES)
-    assert state.reason == "step small-ngram failed: no memory"
+    assert (state.active_entry, state.entry_failures) == ("small-alone", FAILURES)
+    assert state.reason == "entry small-ngram failed: no memory"
 
 
 def test_a_tier_of_which_no_step_works_is_failed_with_all_the_reasons() -> None:
     failures = (*FAILURES, ("small-alone", "weights missing"))
     state = eco(TierDeployment(failed=True, message="3 retries"), ReplicaReport("eco", "a", "failed", None, failures))
     assert state.failed
-    assert state.reason == "step small-ngram failed: no memory; step small-alone failed: weights missing"
+    assert state.reason == "entry small-ngram failed: no memory; entry small-alone failed: weights missing"
 
 
 FAILED = ReplicaReport("eco", "a", "failed", None, FAILURES)
@@ -102,7 +102,7 @@ FAILED = ReplicaReport("eco", "a", "failed", None, FAILURES)
 
 def test_a_tier_that_serve_stopped_trying_and_calls_unhealthy_is_failed() -> None:
     state = eco(TierDeployment(unhealthy=True), FAILED)
-    assert (state.failed, state.reason) == (True, "step small-ngram failed: no memory")
+    assert (state.failed, state.reason) == (True, "entry small-ngram failed: no memory")
 
 
 def test_an_unhealthy_tier_that_is_being_started_again_has_not_given_up() -> None:
@@ -125,20 +125,20 @@ def test_a_tier_with_a_running_replica_is_not_failed() -> None:
 
 def test_a_report_that_outlived_its_replica_does_not_make_a_tier_look_active() -> None:
     state = eco(TierDeployment(), running())
-    assert (state.warm, state.active_step) == (False, None)
+    assert (state.warm, state.active_entry) == (False, None)
     assert state.reason == "scaled to zero"
 
 
 def test_what_runs_speaks_before_what_loads_and_what_failed() -> None:
     failed = ReplicaReport("eco", "c", "failed", None, (("small-alone", "old"),))
     state = eco(TierDeployment(running=1, starting=1), running(), loading(failures=FAILURES, replica="b"), failed)
-    assert (state.step_failures, state.active_step) == ((), "small-ngram")
+    assert (state.entry_failures, state.active_entry) == ((), "small-ngram")
 
 
 def test_a_report_of_one_tier_says_nothing_of_another() -> None:
     observation = observe(small_profile(), {"eco": TierDeployment(running=1)}, [running()], {})
     assert not observation.tier("balanced").warm
-    assert observation.tier("balanced").active_step is None
+    assert observation.tier("balanced").active_entry is None
 
 
 @pytest.mark.parametrize(("measured_s", "estimate_s"), [(None, 90), (12.5, 12.5)])
@@ -370,10 +370,10 @@ async def test_only_the_newest_failure_of_a_tier_is_kept_until_a_replica_runs(po
         await pool.report(loading(replica=replica))
         await pool.report(ReplicaReport("eco", replica, "failed", None, (("small-ngram", reason),)))
     await asyncio.sleep(1)
-    assert (await pool.news(-1))[1].tier("eco").step_failures == (("small-ngram", "no disk"),)
+    assert (await pool.news(-1))[1].tier("eco").entry_failures == (("small-ngram", "no disk"),)
     await pool.report(running(replica="c"))
     await asyncio.sleep(1)
-    assert (await pool.news(-1))[1].tier("eco").step_failures == ()
+    assert (await pool.news(-1))[1].tier("eco").entry_failures == ()
 
 
 async def test_a_report_is_answered_with_the_newest_order_to_its_tier(pool: GpuPool) -> None:
@@ -397,16 +397,16 @@ async def test_news_is_what_a_report_or_a_look_at_the_cluster_changed(pool: GpuP
     assert observation.tier("eco").engine_running == 3
 
 
-async def test_reported_runs_are_news_for_everybody_by_tier_and_family(pool: GpuPool) -> None:
+async def test_reported_runs_are_news_for_everybody_by_tier_and_category(pool: GpuPool) -> None:
     version, _ = await pool.news(-1)
-    await pool.report_runs([run(ttft_ms=100), run(ttft_ms=300), run("ultra", family="code")])
+    await pool.report_runs([run(ttft_ms=100), run(ttft_ms=300), run("ultra", category="code")])
     later, observation = await pool.news(version)
     assert later > version
     eco = observation.tier("eco")
     assert eco.recent.ttft_ms is not None
     assert eco.recent.ttft_ms.mean == pytest.approx(200, rel=0.01)
-    assert set(eco.recent_by_family) == {"math"}
-    assert set(observation.tier("ultra").recent_by_family) == {"code"}
+    assert set(eco.recent_by_category) == {"math"}
+    assert set(observation.tier("ultra").recent_by_category) == {"code"}
     assert observation.tier("balanced").recent.runs == 0
     # What a replica reports afterwards does not wipe them out.
     await pool.report(running())

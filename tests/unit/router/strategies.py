@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from router.observation import Observation, TierState
 from router.registry import TIER_NAMES
-from router.runs.summary import FAMILIES, Recent, RunSummary
+from router.runs.summary import CATEGORIES, Recent, RunSummary
 
 LIMIT_NAMES = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh")
 
@@ -40,11 +40,11 @@ states = st.builds(
     running=st.integers(0, 2),
     starting=st.integers(0, 2),
     failed=st.booleans(),
-    active_step=st.none() | st.sampled_from(["small-ngram", "small-alone", "large-alone", "huge", "gone"]),
+    active_entry=st.none() | st.sampled_from(["small-ngram", "small-alone", "large-alone", "huge", "gone"]),
     queue_wait_ms=st.floats(0, 1e6),
     cold_start_s=st.floats(0, 1e4),
     recent=summaries(),
-    recent_by_family=st.dictionaries(st.sampled_from(FAMILIES), summaries(), max_size=2),
+    recent_by_category=st.dictionaries(st.sampled_from(CATEGORIES), summaries(), max_size=2),
 )
 observations = st.builds(Observation, st.dictionaries(st.sampled_from(TIER_NAMES), states))
 """Anything that may be known of the tiers; some of which nothing is known."""

@@ -49,7 +49,7 @@ def steps(made: Plan) -> list[str]:
 def test_auto_sends_an_easy_prompt_to_eco_at_speed_50() -> None:
     made = planned()
     assert (made.mode, made.tier, made.power, made.speed) == ("auto", "eco", 5, 50)
-    assert made.step.name == "small-ngram"
+    assert made.entry.name == "small-ngram"
 
 
 def test_auto_sends_a_proof_to_a_high_tier() -> None:
@@ -113,8 +113,8 @@ def test_a_conversation_without_a_user_is_judged_by_its_last_message() -> None:
 
 
 def test_the_active_fallback_step_is_the_one_that_is_planned_for() -> None:
-    made = planned(Observation({"eco": TierState(running=1, active_step="small-alone")}))
-    assert made.step.name == "small-alone"
+    made = planned(Observation({"eco": TierState(running=1, active_entry="small-alone")}))
+    assert made.entry.name == "small-alone"
     assert not made.spec.enabled
 
 
@@ -197,7 +197,7 @@ def test_a_fixed_k_is_capped_to_k_max() -> None:
 def test_speculation_is_off_where_the_user_or_the_step_says_so(body: dict[str, Any]) -> None:
     spec = planned(**body).spec
     assert (spec.enabled, spec.method, spec.k) == (False, None, 0)
-    assert spec.reason in ("no drafts are asked for", "the tier's step makes no drafts")
+    assert spec.reason in ("no drafts are asked for", "the tier's entry makes no drafts")
 
 
 @pytest.mark.parametrize("body", [{}, {"temperature": 0.9}, {"spec": {"k": 4}}])
@@ -321,7 +321,7 @@ states = st.builds(
     starting=st.integers(0, 3),
     pending=st.integers(0, 3),
     reason=st.none() | st.text(max_size=10),
-    active_step=st.none() | st.sampled_from(["small-ngram", "small-alone", "large-alone", "huge", "gone"]),
+    active_entry=st.none() | st.sampled_from(["small-ngram", "small-alone", "large-alone", "huge", "gone"]),
     queue_wait_ms=st.floats(0, 1e6),
     cold_start_s=st.floats(0, 1e4),
 )
@@ -334,7 +334,7 @@ def test_any_request_and_any_observation_give_a_valid_plan(request: InferenceReq
     assert 0 <= made.power <= 100
     assert 0 <= made.speed <= 100
     assert made.tier == tier_for_power(PROFILE, made.power)
-    assert made.step in PROFILE.tiers[made.tier].chain
+    assert made.entry in PROFILE.tiers[made.tier].chain
     assert made.sampling.max_tokens >= 1
     assert (made.cold_start_s == 0.0) or not made.warm
     assert steps(made)[0] == "classify_prompt"
@@ -349,7 +349,7 @@ def test_any_request_and_any_observation_give_a_valid_plan(request: InferenceReq
 @given(requests(), observations)
 def test_k_never_passes_k_max(request: InferenceRequest, observation: Observation) -> None:
     made = plan(request, observation, PROFILE, ticking())
-    most = made.step.speculation.k_max if made.step.speculation else 0
+    most = made.entry.speculation.k_max if made.entry.speculation else 0
     assert 0 <= made.spec.k <= most
     assert made.spec.enabled == (made.spec.k > 0) == (made.spec.method is not None)
 

@@ -170,7 +170,7 @@ def test_a_goal_in_manual_mode_is_refused() -> None:
 
 def test_drafts_that_past_runs_call_waste_are_not_made_and_the_trace_says_why() -> None:
     waste = RunSummary(runs=50, draft_tokens=4000, accepted_tokens=20)
-    eco = TierState(running=1, recent=waste, recent_by_family={"simple_question": waste})
+    eco = TierState(running=1, recent=waste, recent_by_category={"simple_question": waste})
     made = planned(Observation({"eco": eco}))
     assert (made.spec.enabled, made.spec.k) == (False, 0)
     said = result(made, "past_drafts")
@@ -200,8 +200,8 @@ def requests(draw: st.DrawFn) -> InferenceRequest:
 def test_any_observation_and_any_request_give_a_valid_plan(request: InferenceRequest, observation: Observation) -> None:
     made = plan(request, observation, PROFILE)
     assert made.tier == tier_for_power(PROFILE, made.power)
-    assert made.step in PROFILE.tiers[made.tier].chain
-    most = made.step.speculation.k_max if made.step.speculation else 0
+    assert made.entry in PROFILE.tiers[made.tier].chain
+    most = made.entry.speculation.k_max if made.entry.speculation else 0
     assert 0 <= made.spec.k <= most
     assert made.explain().endswith(".")
     for trace in made.trace:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from router.observation import TierState
 from router.prediction import PRIOR_RUNS, TIER_RUNS, UPPER_Z, Prediction, predict
-from router.runs.summary import FAMILIES, Recent, RunSummary
+from router.runs.summary import CATEGORIES, Recent, RunSummary
 from tests.unit.router.profiles import small_profile
 from tests.unit.router.strategies import states
 
@@ -63,20 +63,20 @@ def test_without_runs_energy_and_cost_are_the_tiers() -> None:
 
 
 def test_the_familys_own_runs_overrule_the_tiers() -> None:
-    tier, family = sure(engine_ttft_ms=1000), sure(engine_ttft_ms=50)
-    assert predicted(replace(WARM, recent=tier, recent_by_family={"math": family})).ttft_ms.expected == pytest.approx(
-        50
-    )
-    assert predicted(replace(WARM, recent=tier, recent_by_family={"code": family})).ttft_ms.expected == pytest.approx(
-        1000
-    )
+    tier, category = sure(engine_ttft_ms=1000), sure(engine_ttft_ms=50)
+    assert predicted(
+        replace(WARM, recent=tier, recent_by_category={"math": category})
+    ).ttft_ms.expected == pytest.approx(50)
+    assert predicted(
+        replace(WARM, recent=tier, recent_by_category={"code": category})
+    ).ttft_ms.expected == pytest.approx(1000)
 
 
 def test_sources_are_weighed_by_their_runs() -> None:
     as_many = RunSummary(runs=PRIOR_RUNS, engine_ttft_ms=Recent(300.0, 0.0, PRIOR_RUNS))
     assert predicted(replace(WARM, recent=as_many)).ttft_ms.expected == pytest.approx((100 + 300) / 2)
     kin = RunSummary(runs=TIER_RUNS, engine_ttft_ms=Recent(400.0, 0.0, TIER_RUNS))
-    both = replace(WARM, recent=as_many, recent_by_family={"math": kin})
+    both = replace(WARM, recent=as_many, recent_by_category={"math": kin})
     assert predicted(both).ttft_ms.expected == pytest.approx((200 + 400) / 2)
 
 
@@ -119,11 +119,11 @@ def test_an_answer_is_never_expected_to_be_longer_than_it_may_be() -> None:
     assert predicted(wide, max_tokens=100).completion_tokens.upper == pytest.approx(100)
 
 
-@given(states, st.sampled_from(FAMILIES), st.integers(1, 10_000))
+@given(states, st.sampled_from(CATEGORIES), st.integers(1, 10_000))
 def test_any_state_gives_figures_that_are_neither_negative_nor_undefined(
-    state: TierState, family: str, max_tokens: int
+    state: TierState, category: str, max_tokens: int
 ) -> None:
-    made = predict(ECO, state, family, max_tokens, BASELINE)  # type: ignore[arg-type]
+    made = predict(ECO, state, category, max_tokens, BASELINE)  # type: ignore[arg-type]
     for estimate in made[:6]:
         assert not isnan(estimate.expected)
         assert 0 <= estimate.expected <= estimate.upper

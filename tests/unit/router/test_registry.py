@@ -135,7 +135,7 @@ def test_an_empty_chain_is_refused() -> None:
 def test_two_steps_of_one_name_in_a_chain_are_refused() -> None:
     data = profile_data()
     data["tiers"]["eco"]["chain"][1]["name"] = "small-ngram"
-    assert "chain step names must differ, got ['small-ngram', 'small-ngram']" in refusal(data)
+    assert "chain entry names must differ, got ['small-ngram', 'small-ngram']" in refusal(data)
 
 
 @pytest.mark.parametrize(("gpu", "gpus"), [(None, 1), ("L4", 0)])
@@ -160,12 +160,12 @@ def test_fewer_replicas_at_most_than_at_least_are_refused() -> None:
 
 
 def test_a_step_is_found_by_its_name() -> None:
-    assert small_profile().step("eco", "small-alone").name == "small-alone"
+    assert small_profile().entry("eco", "small-alone").name == "small-alone"
 
 
 @pytest.mark.parametrize("name", [None, "gone"])
 def test_the_first_step_stands_in_for_none_and_for_a_name_no_longer_in_the_chain(name: str | None) -> None:
-    assert small_profile().step("eco", name).name == "small-ngram"
+    assert small_profile().entry("eco", name).name == "small-ngram"
 
 
 def with_draft(**changes: Any) -> dict[str, Any]:

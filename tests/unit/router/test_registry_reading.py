@@ -24,11 +24,11 @@ RUNS = RunSummary(
 OBSERVATION = Observation(
     {
         "eco": TierState(
-            running=2, active_step="small-alone", step_failures=(("small-ngram", "no memory"),), queue_wait_ms=7
+            running=2, active_entry="small-alone", entry_failures=(("small-ngram", "no memory"),), queue_wait_ms=7
         ),
         "balanced": TierState(starting=1, pending=2, reason="loading step medium-ngram", cold_start_s=33),
         "performance": TierState(failed=True, reason="no place"),
-        "ultra": TierState(recent=RUNS, recent_by_family={"code": RUNS}),
+        "ultra": TierState(recent=RUNS, recent_by_category={"code": RUNS}),
     }
 )
 

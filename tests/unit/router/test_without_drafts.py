@@ -42,7 +42,7 @@ def test_a_tier_whose_first_entry_does_not_draft_takes_them() -> None:
 
 
 def test_a_tier_that_has_fallen_back_to_an_entry_without_drafts_takes_them_too() -> None:
-    fallen = Observation({"eco": TierState(running=1, active_step="small-alone")})
+    fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
     assert tiers_without_drafts(PROFILE, fallen) == ("eco", "ultra")
 
 

@@ -127,8 +127,8 @@ def test_a_prior_of_no_category_is_refused_and_the_categories_are_named() -> Non
 
 
 def test_a_request_that_names_no_category_is_of_one_that_the_router_finds() -> None:
-    assert SpeculationWish().family in get_args(Category)
-    assert SpeculationWish.from_dict({}).family in get_args(Category)
+    assert SpeculationWish().category in get_args(Category)
+    assert SpeculationWish.from_dict({}).category in get_args(Category)
 
 
 def test_a_config_cannot_be_changed() -> None:

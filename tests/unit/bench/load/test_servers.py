@@ -16,9 +16,9 @@ from bench.load.servers import (
     running,
     vllm_arguments,
 )
-from router.registry import Speculation, Step
+from router.registry import ChainEntry, Speculation
 
-STEP = Step(
+STEP = ChainEntry(
     name="target-only",
     target="m",
     max_model_len=2048,

@@ -131,7 +131,7 @@ def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
         (
             None,
             {"k": NGRAM_K_MAX + 1},
-            f"k {NGRAM_K_MAX + 1} is more than step small-ngram of tier eco can do ({NGRAM_K_MAX})",
+            f"k {NGRAM_K_MAX + 1} is more than entry small-ngram of tier eco can do ({NGRAM_K_MAX})",
         ),
         (None, {"k": "auto", "tau": 0.5}, None),
     ],

@@ -48,7 +48,7 @@ async def test_a_choice_within_bounds_becomes_the_plan(api: MessagesApi) -> None
     advice = await advised(api, case)
     made = advice.plan
     assert (made.tier, made.power, made.speed) == ("balanced", 26, 30)
-    assert (made.step.name, made.spec.k, made.spec.k_mode, made.spec.tau) == ("medium-ngram", 2, "fixed", 0.5)
+    assert (made.entry.name, made.spec.k, made.spec.k_mode, made.spec.tau) == ("medium-ngram", 2, "fixed", 0.5)
     assert advice.text == "It is harder than it looks."
     assert advice.report.fallback is None
 
@@ -268,8 +268,8 @@ def test_any_choice_within_bounds_gives_a_valid_plan_that_keeps_what_the_user_se
     made = replanned(choice, case)
     low, high = case.profile.tiers[made.tier].power
     assert low <= made.power <= high
-    assert made.step in case.profile.tiers[made.tier].chain
-    most = made.step.speculation.k_max if made.step.speculation else 0
+    assert made.entry in case.profile.tiers[made.tier].chain
+    most = made.entry.speculation.k_max if made.entry.speculation else 0
     assert 0 <= made.spec.k <= most
     assert "speed" not in body or made.speed == body["speed"]
     assert "max_tokens" not in body or made.sampling.max_tokens == body["max_tokens"]

@@ -30,8 +30,8 @@ RUNS = RunSummary(
 )
 OBSERVATION = Observation(
     {
-        "eco": TierState(running=2, queue_wait_ms=7, active_step="small-alone", recent=RUNS),
-        "ultra": TierState(pending=1, cold_start_s=40, reason="waits for a GPU", recent_by_family={"code": RUNS}),
+        "eco": TierState(running=2, queue_wait_ms=7, active_entry="small-alone", recent=RUNS),
+        "ultra": TierState(pending=1, cold_start_s=40, reason="waits for a GPU", recent_by_category={"code": RUNS}),
     }
 )
 OUTSIDE = ToolContext(PROFILE.tiers, OBSERVATION)
@@ -87,7 +87,7 @@ def test_a_tier_is_looked_at_live() -> None:
 
 def test_a_config_follows_the_step_that_serves() -> None:
     answer = call("build_config", tier="eco")
-    assert (answer["step"], answer["spec_method"], answer["speed"]) == ("small-alone", None, 50)
+    assert (answer["entry"], answer["spec_method"], answer["speed"]) == ("small-alone", None, 50)
 
 
 def test_a_config_follows_the_request_and_the_arguments_over_it() -> None:
@@ -184,5 +184,5 @@ def test_whatever_the_arguments_a_tool_answers_or_raises_its_own_error(name: str
 @given(st.sampled_from(TIER_NAMES), st.none() | st.integers(0, 100), st.none() | st.integers(0, 32) | st.just("auto"))
 def test_a_config_is_one_that_the_tier_can_run(tier: str, speed: int | None, k: int | str | None) -> None:
     answer = call("build_config", tier=tier, speed=speed, k=k)
-    assert answer["step"] in [step.name for step in PROFILE.tiers[answer["tier"]].chain]
+    assert answer["entry"] in [step.name for step in PROFILE.tiers[answer["tier"]].chain]
     assert answer["max_tokens"] >= 1

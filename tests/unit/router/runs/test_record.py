@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.registry import TIER_NAMES
 from router.runs.fading import HalfLife
 from router.runs.record import RunRecord
-from router.runs.summary import FAMILIES, FINISH_REASONS, Recent, RunReport
+from router.runs.summary import CATEGORIES, FINISH_REASONS, Recent, RunReport
 from tests.support.runs import run
 
 HALF_LIFE = HalfLife(values=50, seconds=3600)
@@ -50,11 +50,14 @@ def test_several_runs_have_mean_deviation_and_shares() -> None:
     assert summary.finish_reasons == pytest.approx({"stop": 0.5, "length": 0.5})
 
 
-def test_tiers_and_families_are_kept_apart_and_a_tier_is_all_its_families() -> None:
-    summaries = record(run(ttft_ms=100), run(family="code", ttft_ms=500), run("ultra", ttft_ms=7)).summaries(0.0)
+def test_tiers_and_families_are_kept_apart_and_a_tier_is_all_its_categories() -> None:
+    summaries = record(run(ttft_ms=100), run(category="code", ttft_ms=500), run("ultra", ttft_ms=7)).summaries(0.0)
     assert set(summaries) == {"eco", "ultra"}
     eco = summaries["eco"]
-    assert {family: mean(summary.ttft_ms) for family, summary in eco.by_family.items()} == {"math": 100, "code": 500}
+    assert {category: mean(summary.ttft_ms) for category, summary in eco.by_category.items()} == {
+        "math": 100,
+        "code": 500,
+    }
     assert (eco.all.runs, mean(eco.all.ttft_ms)) == (2, 300)
 
 
@@ -70,12 +73,12 @@ def test_what_a_run_cannot_tell_is_not_counted() -> None:
 def test_runs_are_forgotten_with_further_runs_of_their_kind_only() -> None:
     kept = RunRecord(HalfLife(values=1, seconds=1e12))
     kept.add(run(ttft_ms=0.0), 0.0)
-    kept.add(run(family="code", ttft_ms=9.0), 0.0)
+    kept.add(run(category="code", ttft_ms=9.0), 0.0)
     kept.add(run(ttft_ms=30.0), 0.0)
     eco = kept.summaries(0.0)["eco"]
-    assert mean(eco.by_family["math"].ttft_ms) == pytest.approx(20)
-    assert eco.by_family["math"].runs == pytest.approx(1.5)
-    assert eco.by_family["code"].runs == 1
+    assert mean(eco.by_category["math"].ttft_ms) == pytest.approx(20)
+    assert eco.by_category["math"].runs == pytest.approx(1.5)
+    assert eco.by_category["code"].runs == 1
 
 
 def test_runs_are_forgotten_with_time_until_none_is_left() -> None:
@@ -94,7 +97,7 @@ def test_an_old_run_yields_to_a_new_one() -> None:
 reports = st.builds(
     RunReport,
     tier=st.sampled_from(TIER_NAMES),
-    family=st.sampled_from(FAMILIES),
+    category=st.sampled_from(CATEGORIES),
     ttft_ms=st.floats(0, 1e6),
     queue_ms=st.floats(0, 1e6),
     total_ms=st.floats(0, 1e6),
@@ -119,8 +122,8 @@ def test_any_runs_give_a_record_of_bounded_size_with_means_within_what_was_repor
     summaries = kept.summaries(max((now_s for _, now_s in many), default=0.0))
     assert set(summaries) <= {report.tier for report, _ in many}
     for tier, runs in summaries.items():
-        assert set(runs.by_family) <= set(FAMILIES)
-        assert runs.all.runs == pytest.approx(sum(summary.runs for summary in runs.by_family.values()))
+        assert set(runs.by_category) <= set(CATEGORIES)
+        assert runs.all.runs == pytest.approx(sum(summary.runs for summary in runs.by_category.values()))
         mine = [report for report, _ in many if report.tier == tier]
         assert sum(runs.all.finish_reasons.values()) == pytest.approx(1)
         waits = [report.ttft_ms for report in mine]
@@ -130,7 +133,7 @@ def test_any_runs_give_a_record_of_bounded_size_with_means_within_what_was_repor
 
 def test_the_record_of_ten_thousand_runs_is_as_large_as_that_of_a_few() -> None:
     few, many = RunRecord(HALF_LIFE), RunRecord(HALF_LIFE)
-    everything = [run(tier, family=family) for tier in TIER_NAMES for family in FAMILIES]
+    everything = [run(tier, category=category) for tier in TIER_NAMES for category in CATEGORIES]
     for report in everything:
         few.add(report, 0.0)
     for number in range(10_000):

@@ -27,7 +27,7 @@ from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait, collect, sse_events
 
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_step="small-ngram")
+ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
 TOKENS = [
     token_events([Token("Pa", 1, None, False), Token("ris", 2, None, True)]),
     token_events([Token("!", 3, None, False)]),
@@ -142,7 +142,7 @@ async def test_a_finished_request_is_reported_as_its_metrics_say() -> None:
     case = Case(WHOLE)
     (metrics,) = only(await case.events(), "metrics")
     [report] = case.reports
-    assert (report.tier, report.family, report.finish_reason) == ("eco", "simple_question", "stop")
+    assert (report.tier, report.category, report.finish_reason) == ("eco", "simple_question", "stop")
     assert (report.ttft_ms, report.total_ms) == (metrics["ttft_ms"], metrics["total_ms"])
     assert (report.completion_tokens, report.draft_tokens, report.accepted_tokens) == (3, 4, 1)
 

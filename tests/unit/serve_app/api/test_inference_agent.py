@@ -30,7 +30,7 @@ from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait, collect, sse_events
 
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_step="small-ngram")
+ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
 TOKEN = token_events([Token("Pa", 1, None, False)])
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
 SETTINGS = AgentSettings(end_wait_s=1.0)

@@ -106,10 +106,10 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path
 
 def test_only_the_model_and_the_speculation_are_rewritten_on_the_way_to_the_engine() -> None:
     body = {"model": "auto", "prompt": "Hi", "tools": [{"x": 1}], "stream": True}
-    choice = Choice("ultra", SpeculationWish(k=3, tau=0.5, family="code"))
+    choice = Choice("ultra", SpeculationWish(k=3, tau=0.5, category="code"))
     call = engine_call(Request(SCOPE), body | {"spec": {"k": 3}}, choice, "r1")
     assert (call.method, call.path) == ("POST", "/v1/completions")
-    arguments = {"speculation_k": 3, "speculation_tau": 0.5, "speculation_family": "code"}
+    arguments = {"speculation_k": 3, "speculation_tau": 0.5, "speculation_category": "code"}
     assert orjson.loads(call.body) == body | {"model": "ultra", "vllm_xargs": arguments}
     assert (b"x-request-id", b"r1") in call.headers
     assert (b"content-length", str(len(call.body)).encode()) in call.headers
@@ -136,12 +136,12 @@ def test_spec_in_an_openai_body_is_what_it_is_in_ours(spec: Any, k: int | str, t
     wish = choose(
         {"model": "eco", "prompt": "def f(x):\n    return x  # fix this code", "spec": spec}, CONFIG, Observation()
     )
-    assert (wish.speculation.k, wish.speculation.tau, wish.speculation.family) == (k, tau, "code")
+    assert (wish.speculation.k, wish.speculation.tau, wish.speculation.category) == (k, tau, "code")
 
 
 def test_drafts_that_past_runs_call_waste_are_not_made_here_either() -> None:
     waste = RunSummary(runs=50, draft_tokens=4000, accepted_tokens=20)
-    seen = Observation({"eco": TierState(running=1, recent_by_family={"simple_question": waste})})
+    seen = Observation({"eco": TierState(running=1, recent_by_category={"simple_question": waste})})
     body = {"model": "eco", "prompt": "Hi"}
     assert choose(body, CONFIG, seen).speculation.k == 0
     assert choose(body | {"spec": {"k": "auto"}}, CONFIG, seen).speculation.k == "auto"
@@ -170,7 +170,7 @@ BIASED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "logi
 
 def test_auto_sends_what_drafts_exclude_to_a_tier_that_does_not_draft() -> None:
     assert pick({**BIASED, "model": "auto"}) == "ultra"
-    fallen = Observation({"eco": TierState(running=1, active_step="small-alone")})
+    fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
     assert choose(BIASED, CONFIG, fallen).tier == "eco"
 
 

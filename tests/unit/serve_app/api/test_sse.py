@@ -70,7 +70,7 @@ def test_config_names_the_draft_and_the_wait_of_a_cold_tier_and_tells_a_stub() -
 
 
 def test_config_names_the_step_that_the_tier_fell_back_to() -> None:
-    fallen = Observation({"eco": TierState(running=1, active_step="small-alone")})
+    fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
     data = config_data("r1", manual(10, fallen), CONFIG, stub=False)
     assert data["fallback_step"] == "small-alone"
     assert data["spec_decoding"]["enabled"] is False

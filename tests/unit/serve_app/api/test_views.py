@@ -18,7 +18,7 @@ CONTRACT = {
     "idle_watts",
     "replicas",
     "reason",
-    "active_step",
+    "active_entry",
     "chain",
     "queue_wait_ms",
     "cold_start_s",
@@ -28,8 +28,8 @@ STATE = TierState(
     starting=2,
     pending=3,
     reason="step small-ngram failed: no memory",
-    active_step="small-alone",
-    step_failures=(("small-ngram", "no memory"),),
+    active_entry="small-alone",
+    entry_failures=(("small-ngram", "no memory"),),
     engine_running=4,
     engine_waiting=5,
     queue_wait_ms=6.5,
@@ -59,7 +59,7 @@ def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
         "replicas": {"running": 1, "starting": 2, "pending": 3, "min": 0, "max": 2},
         "failed": False,
         "reason": "step small-ngram failed: no memory",
-        "active_step": "small-alone",
+        "active_entry": "small-alone",
         "chain": [
             {
                 "name": "small-ngram",
@@ -101,12 +101,12 @@ def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
             "energy_wh": None,
             "cost_usd": None,
             "finish_reasons": {},
-            "families": {},
+            "categories": {},
         },
     }
 
 
-def test_recent_runs_of_a_tier_are_shown_for_all_prompts_and_by_family() -> None:
+def test_recent_runs_of_a_tier_are_shown_for_all_prompts_and_by_category() -> None:
     runs = RunSummary(
         runs=2.0,
         ttft_ms=Recent(100.0, 10.0, 2.0),
@@ -114,11 +114,11 @@ def test_recent_runs_of_a_tier_are_shown_for_all_prompts_and_by_family() -> None
         accepted_tokens=10.0,
         finish_reasons={"stop": 0.5, "length": 0.5},
     )
-    state = TierState(running=1, recent=runs, recent_by_family={"math": runs})
+    state = TierState(running=1, recent=runs, recent_by_category={"math": runs})
     recent = tiers_view(app_config(), Observation({"eco": state}))["tiers"][0]["recent"]
     assert (recent["runs"], recent["ttft_ms"], recent["total_ms"]) == (2.0, {"mean": 100.0, "deviation": 10.0}, None)
     assert (recent["acceptance_rate"], recent["finish_reasons"]) == (0.25, {"stop": 0.5, "length": 0.5})
-    assert recent["families"]["math"]["ttft_ms"] == {"mean": 100.0, "deviation": 10.0}
+    assert recent["categories"]["math"]["ttft_ms"] == {"mean": 100.0, "deviation": 10.0}
 
 
 def test_a_tier_without_a_gpu_says_cpu() -> None:
@@ -132,6 +132,6 @@ def test_a_tier_whose_step_has_a_floor_shows_who_drafts_and_why() -> None:
     config = app_config(tiers={"eco": {"chain": [step]}})
     cold = tiers_view(config, Observation())["tiers"][0]
     assert cold["drafts"] == {"in_use": None, "reason": None, "floor": 0.2}
-    gone = TierState(running=1, active_step="drafting", drafts="ngram", drafts_reason="poor")
+    gone = TierState(running=1, active_entry="drafting", drafts="ngram", drafts_reason="poor")
     over = tiers_view(config, Observation({"eco": gone}))["tiers"][0]
     assert over["drafts"] == {"in_use": "ngram", "reason": "poor", "floor": 0.2}

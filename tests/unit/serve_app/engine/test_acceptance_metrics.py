@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics
-from serve_app.engine.interface import FamilyCount
+from serve_app.engine.interface import DraftCount
 from serve_app.speculation.settings import DriftSettings
 
 SETTINGS = DriftSettings(min_tokens=100, recent_memory_tokens=500, reference_memory_tokens=20_000, run_tokens=1)
@@ -18,7 +18,7 @@ DRIFT = "power_lever_acceptance_drift"
 
 
 class Recorded:
-    """Counters and gauges by name and family."""
+    """Counters and gauges by name and category."""
 
     def __init__(self) -> None:
         self.counters: dict[tuple[str, str], int] = {}
@@ -27,24 +27,24 @@ class Recorded:
     def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
         assert tags["tier"] == "eco"
         assert amount > 0, "Ray refuses to count nothing"
-        key = (name, tags["family"])
+        key = (name, tags["category"])
         self.counters[key] = self.counters.get(key, 0) + amount
 
     def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
-        self.gauges[name, tags.get("family", "")] = value
+        self.gauges[name, tags.get("category", "")] = value
 
 
 def test_totals_are_counted_once_however_often_they_are_told() -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     for _ in range(3):
-        metrics.publish({"code": FamilyCount(100, 80), "math": FamilyCount(10, 0)})
-    metrics.publish({"code": FamilyCount(150, 90), "math": FamilyCount(10, 0)})
+        metrics.publish({"code": DraftCount(100, 80), "math": DraftCount(10, 0)})
+    metrics.publish({"code": DraftCount(150, 90), "math": DraftCount(10, 0)})
     assert sink.counters == {(DRAFTS, "code"): 150, (ACCEPTED, "code"): 90, (DRAFTS, "math"): 10}
 
 
 def test_totals_that_the_engine_goes_on_counting_in_place_are_seen_to_change() -> None:
-    sink, count = Recorded(), FamilyCount(10, 5)
+    sink, count = Recorded(), DraftCount(10, 5)
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     metrics.publish({"code": count})
     count.drafted, count.accepted = 30, 25
@@ -56,7 +56,7 @@ def test_a_steady_family_gives_its_rate_and_no_alarm() -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     for step in range(1, 101):
-        metrics.publish({"code": FamilyCount(100 * step, 80 * step)})
+        metrics.publish({"code": DraftCount(100 * step, 80 * step)})
     assert sink.gauges[RATE, "code"] == pytest.approx(0.8)
     assert sink.gauges[DRIFT, "code"] == 0
 
@@ -66,7 +66,7 @@ def test_a_fall_raises_the_alarm_for_its_family_alone_says_so_once_and_recovery_
 ) -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
-    code, chat = FamilyCount(), FamilyCount()
+    code, chat = DraftCount(), DraftCount()
 
     def run(code_rate: float, steps: int) -> None:
         for _ in range(steps):

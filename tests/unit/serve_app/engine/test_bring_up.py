@@ -1,4 +1,4 @@
-"""An engine is up when it has answered; whatever fails before that is a reason to try the next step."""
+"""An engine is up when it has answered; whatever fails before that is a reason to try the next entry."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from router.registry import Step
-from serve_app.engine.chain import StepFailure, bring_up, start_first
+from router.registry import ChainEntry
+from serve_app.engine.chain import EntryFailure, bring_up, start_first
 from serve_app.engine.interface import (
     Admitted,
     Engine,
@@ -21,7 +21,7 @@ from tests.support.real_loops import REAL_LOOPS
 
 pytestmark = REAL_LOOPS
 
-CHAIN = tuple(Step(name=name, target="m", max_model_len=64) for name in ("best", "good"))
+CHAIN = tuple(ChainEntry(name=name, target="m", max_model_len=64) for name in ("best", "good"))
 
 
 class Candidate:
@@ -91,10 +91,10 @@ async def test_a_chain_goes_on_after_a_step_that_started_and_did_not_answer() ->
     first, second = Candidate(no_answer=RuntimeError("out of memory")), Candidate()
     by_step = {"best": first, "good": second}
 
-    async def start(step: Step) -> Engine:
-        return await brought_up(by_step[step.name])
+    async def start(entry: ChainEntry) -> Engine:
+        return await brought_up(by_step[entry.name])
 
     started = await start_first("eco", CHAIN, lambda _: None, start, lambda *_: None)
     assert started.engine is cast(Engine, second)
-    assert started.failures == (StepFailure("best", "RuntimeError: out of memory"),)
+    assert started.failures == (EntryFailure("best", "RuntimeError: out of memory"),)
     assert (first.shut_down, second.shut_down) == (True, False)

@@ -1,4 +1,4 @@
-"""The fallback chain keeps the first step that works and every reason of those that did not."""
+"""The fallback chain keeps the first entry that works and every reason of those that did not."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from router.registry import Step
-from serve_app.engine.chain import NoStepWorksError, Started, StepFailure, start_first
+from router.registry import ChainEntry
+from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, start_first
 from serve_app.engine.interface import EngineStartError
 
-CHAIN = tuple(Step(name=name, target="m", max_model_len=64) for name in ("best", "good", "plain"))
+CHAIN = tuple(ChainEntry(name=name, target="m", max_model_len=64) for name in ("best", "good", "plain"))
 
 
 class Starter:
-    """Starts steps as told and remembers what was tried and reported."""
+    """Starts entries as told and remembers what was tried and reported."""
 
     def __init__(self, missing: Mapping[str, str], broken: Mapping[str, str]) -> None:
         self.missing, self.broken = missing, broken
@@ -22,16 +22,16 @@ class Starter:
         self.progress: list[tuple[str, list[str]]] = []
 
     async def run(self) -> Started[str]:
-        return await start_first("eco", CHAIN, lambda step: self.missing.get(step.name), self.start, self.on_progress)
+        return await start_first("eco", CHAIN, lambda entry: self.missing.get(entry.name), self.start, self.on_progress)
 
-    async def start(self, step: Step) -> str:
-        self.started.append(step.name)
-        if step.name in self.broken:
-            raise EngineStartError(self.broken[step.name])
-        return f"engine of {step.name}"
+    async def start(self, entry: ChainEntry) -> str:
+        self.started.append(entry.name)
+        if entry.name in self.broken:
+            raise EngineStartError(self.broken[entry.name])
+        return f"engine of {entry.name}"
 
-    def on_progress(self, step: Step, failures: Sequence[StepFailure]) -> None:
-        self.progress.append((step.name, [str(failure) for failure in failures]))
+    def on_progress(self, entry: ChainEntry, failures: Sequence[EntryFailure]) -> None:
+        self.progress.append((entry.name, [str(failure) for failure in failures]))
 
 
 async def test_the_first_step_that_works_is_kept_and_later_ones_are_not_tried() -> None:
@@ -43,10 +43,10 @@ async def test_the_first_step_that_works_is_kept_and_later_ones_are_not_tried() 
 async def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
     starter = Starter({"best": "weights of m are missing"}, {"good": "no memory for the KV cache"})
     started = await starter.run()
-    assert (started.engine, started.step) == ("engine of plain", CHAIN[2])
+    assert (started.engine, started.entry) == ("engine of plain", CHAIN[2])
     assert started.failures == (
-        StepFailure("best", "weights of m are missing"),
-        StepFailure("good", "no memory for the KV cache"),
+        EntryFailure("best", "weights of m are missing"),
+        EntryFailure("good", "no memory for the KV cache"),
     )
 
 
@@ -68,14 +68,14 @@ async def test_progress_tells_each_step_before_it_starts_with_the_failures_so_fa
 
 async def test_when_none_works_one_message_has_all_the_reasons() -> None:
     starter = Starter({"plain": "missing"}, {"best": "no memory", "good": "unknown method"})
-    with pytest.raises(NoStepWorksError) as error:
+    with pytest.raises(NoEntryWorksError) as error:
         await starter.run()
-    assert str(error.value) == ("no step of tier eco works: best: no memory; good: unknown method; plain: missing")
-    assert [failure.step for failure in error.value.failures] == ["best", "good", "plain"]
+    assert str(error.value) == ("no entry of tier eco works: best: no memory; good: unknown method; plain: missing")
+    assert [failure.entry for failure in error.value.failures] == ["best", "good", "plain"]
 
 
 async def test_an_error_that_is_not_about_starting_is_not_swallowed() -> None:
-    async def broken(step: Step) -> str:
+    async def broken(entry: ChainEntry) -> str:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -7,31 +7,31 @@ import logging
 import pytest
 
 from cluster.pool import DraftOrder
-from router.registry import Drafts, Speculation, Step
+from router.registry import ChainEntry, Drafts, Speculation
 from serve_app.engine.draft_fallback import DraftKeeper
-from serve_app.engine.interface import EngineError, FamilyCount
+from serve_app.engine.interface import DraftCount, EngineError
 from serve_app.engine.stub import StubEngine
 from serve_app.speculation.settings import FallbackSettings
 
-STEP = Step(
+STEP = ChainEntry(
     name="draft",
     target="t",
     max_model_len=64,
     speculation=Speculation(method="draft_model", draft="d", k_max=3, floor=0.2),
 )
-POOR, GOOD = FamilyCount(5000, 100), FamilyCount(5000, 4000)
+POOR, GOOD = DraftCount(5000, 100), DraftCount(5000, 4000)
 
 
 class Engine(StubEngine):
     """Counts as told, remembers what it is told."""
 
-    def __init__(self, own: FamilyCount) -> None:
+    def __init__(self, own: DraftCount) -> None:
         super().__init__(STEP, 0)
         self.own = own
         self.told: list[Drafts] = []
         self.fails = False
 
-    def own_drafts(self) -> FamilyCount:
+    def own_drafts(self) -> DraftCount:
         return self.own
 
     async def use_drafts(self, drafts: Drafts) -> None:
@@ -69,7 +69,7 @@ async def test_an_order_is_obeyed_once_and_the_same_order_given_again_once_more(
     await kept.judge()
     order = DraftOrder("own", 1.0)
     await kept.obey(order)
-    engine.own = FamilyCount(10_000, 200)  # still poor
+    engine.own = DraftCount(10_000, 200)  # still poor
     await kept.judge()
     await kept.obey(order)
     assert engine.told == ["ngram", "own", "ngram"]

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from router.registry import Step
+from router.registry import ChainEntry
 from serve_app.engine.deployment import EngineDeployment
 from serve_app.engine.interface import EngineStartError
 
@@ -17,4 +17,4 @@ def test_a_vllm_that_the_replica_cannot_import_is_a_steps_failure_that_names_the
 ) -> None:
     monkeypatch.setitem(sys.modules, "serve_app.engine.vllm.engine", None)
     with pytest.raises(EngineStartError, match=r"written for vLLM 0\.32\.x: .*vllm\.engine"):
-        EngineDeployment._start_vllm(Mock(spec=EngineDeployment), Mock(spec=Step))
+        EngineDeployment._start_vllm(Mock(spec=EngineDeployment), Mock(spec=ChainEntry))

@@ -20,7 +20,7 @@ from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from tests.support.requests import generation
 from tests.support.streams import Script, Wait
 
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=16, active_step="small-ngram")
+ADMITTED = Admitted(prompt_tokens=4, max_tokens=16, active_entry="small-ngram")
 STEPS = [[Token("Pa", 1, None, False), Token("ris", 2, -0.5, True)], [Token("!", 3, None, False)]]
 EVENTS: list[StreamItem] = [token_events(step) for step in STEPS]
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())

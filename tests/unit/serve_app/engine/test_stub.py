@@ -41,7 +41,7 @@ def end_of(items: list[EngineItem]) -> Finished:
 
 async def test_a_stream_is_admitted_then_tokens_then_finished() -> None:
     items = await answer(generation("Hello there", max_tokens=5))
-    assert items[0] == Admitted(prompt_tokens=4, max_tokens=5, active_step="first")
+    assert items[0] == Admitted(prompt_tokens=4, max_tokens=5, active_entry="first")
     assert len(tokens_of(items)) == 5
     assert end_of(items) == Finished("length", 4, 5, 0.0, SpecStats())
     assert all(isinstance(item, list) for item in items[1:-1])

@@ -119,7 +119,7 @@ def test_a_report_is_the_plans_tier_and_kind_of_prompt_with_the_measured_figures
     decision = plan(wish, Observation({"performance": TierState(running=1)}), app_config())
     assert run_report(decision, METRICS | {"finish_reason": ended}) == RunReport(
         tier="performance",
-        family="simple_question",
+        category="simple_question",
         ttft_ms=100.0,
         queue_ms=20.0,
         total_ms=1100.0,

@@ -170,10 +170,10 @@ def test_text_that_becomes_predictable_is_noticed() -> None:
 
 def test_news_of_a_family_reaches_its_new_requests() -> None:
     engine = Engine(dear)
-    engine.add("a", 0.05, family="poems")
+    engine.add("a", 0.05, category="poems")
     engine.run(200)
-    engine.add("b", 0.05, family="poems")
-    engine.add("c", 0.05, family="code")
+    engine.add("b", 0.05, category="poems")
+    engine.add("c", 0.05, category="code")
     first = engine.run(3)[-1]
     assert first["b"].reason is Reason.AUTO_OFF
     assert engine.controller.snapshot().families["poems"].acceptance[0] < 0.4
@@ -334,8 +334,8 @@ def test_k_max_below_1_is_refused() -> None:
 
 def test_the_snapshot_counts_drafts_by_family() -> None:
     controller = DepthController(K_MAX, SETTINGS)
-    controller.add("a", SpeculationWish(family="code"))
-    controller.add("b", SpeculationWish(family="chat"))
+    controller.add("a", SpeculationWish(category="code"))
+    controller.add("b", SpeculationWish(category="chat"))
     controller.decide(["a", "b"], 0)
     controller.observe(StepResult(0.01, 9, 4, {"a": (4, 3), "b": (3, 0)}))
     families = controller.snapshot().families
@@ -370,7 +370,7 @@ ks = st.just("auto") | st.integers(0, 10)
     wishes=st.dictionaries(
         st.sampled_from("abcdef"),
         st.builds(
-            SpeculationWish, k=ks, tau=st.none() | st.floats(0, 1), family=st.sampled_from(["code", "chat", "poems"])
+            SpeculationWish, k=ks, tau=st.none() | st.floats(0, 1), category=st.sampled_from(["code", "chat", "poems"])
         ),
         min_size=1,
     ),

@@ -15,7 +15,7 @@ wishes = st.builds(
     SpeculationWish,
     k=st.just("auto") | st.integers(0, 8),
     tau=st.none() | st.floats(0, 1),
-    family=st.text(min_size=1),
+    category=st.text(min_size=1),
 )
 
 
@@ -25,7 +25,7 @@ def test_a_wish_survives_the_journey_as_json(wish: SpeculationWish) -> None:
 
 
 def test_missing_keys_have_their_defaults() -> None:
-    assert SpeculationWish.from_dict({}) == SpeculationWish(k="auto", tau=None, family="general_reasoning")
+    assert SpeculationWish.from_dict({}) == SpeculationWish(k="auto", tau=None, category="general_reasoning")
 
 
 def test_an_integer_tau_is_a_number() -> None:
@@ -50,10 +50,10 @@ def test_k_is_bounded_only_where_the_engine_is_known() -> None:
         ({"tau": 1.1}, r"speculation\.tau must be .*, got 1\.1"),
         ({"tau": False}, r"speculation\.tau must be .*, got False"),
         ({"tau": "0.5"}, r"speculation\.tau must be .*, got '0\.5'"),
-        ({"family": ""}, r"speculation\.family must be a non-empty string, got ''"),
-        ({"family": 3}, r"speculation\.family must be a non-empty string, got 3"),
-        ({"K": 3, "k": 2}, r"speculation has unknown keys \['K'\], allowed: \['k', 'tau', 'family'\]"),
-        ([], r"speculation must be a mapping with any of \['k', 'tau', 'family'\], got \[\]"),
+        ({"category": ""}, r"speculation\.category must be a non-empty string, got ''"),
+        ({"category": 3}, r"speculation\.category must be a non-empty string, got 3"),
+        ({"K": 3, "k": 2}, r"speculation has unknown keys \['K'\], allowed: \['k', 'tau', 'category'\]"),
+        ([], r"speculation must be a mapping with any of \['k', 'tau', 'category'\], got \[\]"),
     ],
 )
 def test_a_wrong_wish_says_what_is_wrong_and_what_is_allowed(data: Any, message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.engine.interface import FamilyCount, SpecStats
+from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.engine.vllm.step_record import RECORD_KEY, RequestRecord, SpecRecords, StepRecord
 
 
@@ -28,8 +28,8 @@ class Output:
     request_id: str = "r"
 
 
-def step(drafted: int, accepted: int, reason: str = "asked", family: str = "code") -> StepRecord:
-    return StepRecord(drafted, accepted, reason, family)
+def step(drafted: int, accepted: int, reason: str = "asked", category: str = "code") -> StepRecord:
+    return StepRecord(drafted, accepted, reason, category)
 
 
 def output(step: StepRecord, tokens: int | None = None) -> Output:
@@ -155,7 +155,7 @@ def test_an_engine_without_records_is_left_alone(params: dict[str, Any] | None) 
     records.take(taken, collector)
 
     assert taken.kv_transfer_params is params
-    assert records.families == {}
+    assert records.categories == {}
     record = records.of(collector)
     assert record.take_flags(2) == [False, False]
     assert record.stats() == SpecStats()
@@ -172,23 +172,23 @@ def test_requests_have_records_of_their_own() -> None:
     assert records.of(one) is records.of(one)
 
 
-def test_totals_are_kept_by_family_over_all_requests() -> None:
+def test_totals_are_kept_by_category_over_all_requests() -> None:
     records, one, other = SpecRecords(), Collector(), Collector()
-    records.take(output(step(5, 3, family="code")), one)
-    records.take(output(step(4, 1, family="code")), other)
-    records.take(output(step(3, 0, family="math")), one)
+    records.take(output(step(5, 3, category="code")), one)
+    records.take(output(step(4, 1, category="code")), other)
+    records.take(output(step(3, 0, category="math")), one)
 
-    assert records.families == {"code": FamilyCount(9, 4), "math": FamilyCount(3, 0)}
+    assert records.categories == {"code": DraftCount(9, 4), "math": DraftCount(3, 0)}
 
 
-def test_the_output_of_a_request_that_is_gone_still_counts_for_its_family() -> None:
+def test_the_output_of_a_request_that_is_gone_still_counts_for_its_category() -> None:
     records = SpecRecords()
     late = output(step(5, 2))
 
     records.take(late, None)
 
     assert late.kv_transfer_params is None
-    assert records.families == {"code": FamilyCount(5, 2)}
+    assert records.categories == {"code": DraftCount(5, 2)}
 
 
 def test_a_request_that_is_gone_leaves_its_totals_and_nothing_else() -> None:
@@ -202,4 +202,4 @@ def test_a_request_that_is_gone_leaves_its_totals_and_nothing_else() -> None:
     assert gone() is None
     assert len(records._records) == 0
     assert steps == [step(5, 2)]
-    assert records.families == {"code": FamilyCount(5, 2)}
+    assert records.categories == {"code": DraftCount(5, 2)}
