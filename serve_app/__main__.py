@@ -2,7 +2,7 @@
 
 python -m serve_app check FILE...   is a `serve_config.yaml` right? Answers before Ray starts anything
 python -m serve_app serve FILE      serve it until Ctrl-C or SIGTERM, then drain
-python -m serve_app settings        every setting as a Markdown table, for README.md
+python -m serve_app settings        every setting as Markdown, for docs/settings.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cluster.profiles import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
 from serve_app.lifecycle.serve import IMPORT_PATH, serve_file
-from serve_app.settings_doc import settings_table
+from serve_app.settings_doc import settings_page
 
 
 def check(path: Path) -> list[str]:
@@ -48,11 +48,11 @@ def main(arguments: list[str]) -> int:
     serving = commands.add_parser("serve", help="serve a `serve_config.yaml` until Ctrl-C or SIGTERM, then drain")
     serving.add_argument("file", metavar="FILE", type=Path)
     serving.add_argument("--address", help="of a Ray cluster, else one that Ray finds; `local`: always an own one")
-    commands.add_parser("settings", help="every setting as a Markdown table, for README.md")
+    commands.add_parser("settings", help="every setting as Markdown, for docs/settings.md")
     given = parser.parse_args(arguments)
     try:
         if given.command == "settings":
-            print(settings_table())
+            print(settings_page(), end="")
         elif given.command == "check":
             for path in given.files:
                 print("\n".join(check(path)))

@@ -1,4 +1,4 @@
-"""The settings as a Markdown table, made from the config classes: README.md holds it, a test compares the two."""
+"""`docs/settings.md`, generated from the config classes; a test compares the two."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from serve_app.config import AppConfig
 # Set by the loader, not by people.
 _INTERNAL = frozenset({"profile_reason"})
 # Groups whose many fields are described in a file of their own.
-_ELSEWHERE = {"speculation": "[settings.py](serve_app/speculation/settings.py)"}
+_ELSEWHERE = {"speculation": "[settings.py](../serve_app/speculation/settings.py)"}
+_HEADER = """\
+# Settings
+
+Every key that `serve_config.yaml` may set under `args`. Generated: `python -m serve_app settings > docs/settings.md`.
+
+Environment variables win over the file: `INFERENCE_MODE=mock` (the stub engine in every tier), `DEMO_MODE=1` (one warm
+replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` is only a variable, read by the ingress. On a cluster that is
+already up, set them in `serve_config.yaml` instead: the application is built there, not in your shell.
+
+"""
 
 
-def settings_table() -> str:
-    """One row per setting: dotted key, default, description."""
+def settings_page() -> str:
+    """The page: one row per setting (dotted key, default, description)."""
     rows = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key, field in _settings(AppConfig, ""):
         rows.append(f"| `{key}` | {_ELSEWHERE.get(key) or _default(field)} | {field.description} |")
-    return "\n".join(rows)
+    return _HEADER + "\n".join(rows) + "\n"
 
 
 def _settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:

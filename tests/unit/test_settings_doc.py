@@ -1,13 +1,13 @@
-"""README.md's table of settings is the one that the code prints."""
+"""docs/settings.md is the page that the code prints."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from serve_app.settings_doc import settings_table
+from serve_app.settings_doc import settings_page
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 
-def test_the_readme_holds_the_table_that_python_m_serve_app_settings_prints() -> None:
-    assert settings_table() in README.read_text(encoding="utf-8")
+def test_the_settings_page_is_the_one_that_python_m_serve_app_settings_prints() -> None:
+    assert PAGE.read_text(encoding="utf-8") == settings_page()

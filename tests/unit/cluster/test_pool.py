@@ -36,7 +36,9 @@ def running(entry: str = "small-ngram", replica: str = "a", **over: int) -> Repl
     )
 
 
-def loading(entry: str = "small-ngram", failures: tuple[tuple[str, str], ...] = (), replica: str = "a") -> ReplicaReport:
+def loading(
+    entry: str = "small-ngram", failures: tuple[tuple[str, str], ...] = (), replica: str = "a"
+) -> ReplicaReport:
     return ReplicaReport("eco", replica, "loading", entry, failures)
 
 
