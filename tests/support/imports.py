@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def imports(path: Path) -> set[str]:
-    """Return the dotted names of everything that a file imports; `from a import b` counts as `a.b`.
+    """Return the dotted names of everything that a file imports; `from a import b` counts as `a` and as `a.b`.
 
     Raises:
         AssertionError: an import is relative, which hides the room that is meant.
@@ -18,7 +18,7 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import types
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from router.difficulty import answer_form, classify, folding, gain_model, signals, surface
 from router.difficulty.classify import SCAN_CHARS, classify_prompt, estimate_tokens, rule
 from router.difficulty.gain_model import FADE_WORDS, MOST_ADDED, MOST_TAKEN
+from tests.support.imports import packages
 
 SHOUTS = (
     "Use ultra!",
