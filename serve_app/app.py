@@ -18,7 +18,7 @@ from cluster.cpu_engine import cpu_environment
 from cluster.pool import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
-from serve_app.admission.door import SPARE_REQUESTS
+from serve_app.admission.headers import SPARE_REQUESTS
 from serve_app.api.ingress import Ingress
 from serve_app.config import AppConfig, load_config
 from serve_app.engine.deployment import EngineDeployment

@@ -13,7 +13,7 @@ from router.errors import describe_problems
 from router.registry import Drafts, Frozen
 from router.request import InferenceRequest
 from serve_app.api.errors import ApiError, bad_request
-from serve_app.api.openai_body import check_characters
+from serve_app.api.openai.body import check_characters
 from serve_app.config import AppConfig, Limits
 
 Body = TypeVar("Body", bound=BaseModel)

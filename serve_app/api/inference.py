@@ -14,13 +14,13 @@ from router.runs.summary import RunReport
 from serve_app.api.advisor import AgentPart
 from serve_app.api.errors import ApiError, Failure, error_data, raise_if_late
 from serve_app.api.explanation import Explanation, Told
-from serve_app.api.sse import PING, config_data, event, metrics_data, reasoning_event, trace_event
+from serve_app.api.events import PING, config_data, event, metrics_data, reasoning_event, trace_event
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
-from serve_app.transport.inbox import Inbox, Tick
+from serve_app.transport.stream import ItemStream, Tick
 from sustainability.factors import Factors
 
 logger = logging.getLogger("ray.serve")
@@ -51,7 +51,7 @@ class InferenceStream:
         request_id: goes into `config`, `done` and `error`.
         wish: the validated request.
         plan: the router's decision.
-        inbox: the engine's items; closed with `events`.
+        items: the engine's items; closed with `events`.
         config: limits and intervals.
         pool: tells why a cold tier is not there yet.
         factors: for the `metrics` event.
@@ -64,7 +64,7 @@ class InferenceStream:
     request_id: str
     wish: InferenceRequest
     plan: Plan
-    inbox: Inbox[StreamItem]
+    items: ItemStream[StreamItem]
     config: AppConfig
     pool: PoolView
     factors: Factors
@@ -102,7 +102,7 @@ class InferenceStream:
         try:
             # A cold tier that is full has said so already.
             warm = self.plan.warm or self.wish.mock
-            first = await self.inbox.get(self.config.limits.admission_wait_s if warm else 0)
+            first = await self.items.get(self.config.limits.admission_wait_s if warm else 0)
             if isinstance(first, Failure):
                 raise first.as_api_error()
             if isinstance(first, Admitted):
@@ -130,7 +130,7 @@ class InferenceStream:
     async def aclose(self) -> None:
         """Close the engine's stream and the agent's explanation, also when `events` never began."""
         try:
-            await self.inbox.aclose()
+            await self.items.aclose()
         finally:
             if self._explanation is not None:
                 await self._explanation.aclose()
@@ -204,8 +204,8 @@ class InferenceStream:
     async def _joined(self, first: bytes) -> bytes:
         """The token events that have come while the client was being written to, as one piece."""
         pieces = [first]
-        while isinstance(self.inbox.peek(), bytes):
-            piece = await self.inbox.get(0)
+        while isinstance(self.items.peek(), bytes):
+            piece = await self.items.get(0)
             assert isinstance(piece, bytes)
             pieces.append(piece)
         return b"".join(pieces)
@@ -215,7 +215,7 @@ class InferenceStream:
             return self._early.pop(0)
         relay = self.config.relay
         wait_s = relay.ping_every_s if self._first_token_s else min(relay.ping_every_s, relay.status_every_s)
-        return await self.inbox.get(wait_s)
+        return await self.items.get(wait_s)
 
     def _note_admission(self) -> None:
         self._admitted_s = time.monotonic()

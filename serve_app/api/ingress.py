@@ -27,17 +27,17 @@ from router.agent.bounds import Case
 from router.plan import plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
-from serve_app.admission.door import Bounded, request_id
-from serve_app.admission.drain_gate import DrainGate
+from serve_app.admission.headers import Bounded, request_id
+from serve_app.admission.drain import DrainGate
 from serve_app.admission.tier_slots import Admission
 from serve_app.api.advisor import AgentPart, make_advisor
 from serve_app.api.body import DraftsWish, parse_inference, read_json, validated
 from serve_app.api.errors import ApiError, error_response
 from serve_app.api.inference import InferenceStream, generation_request
-from serve_app.api.openai import MODELS, OpenAIExchange, choose, engine_call, model_not_found
-from serve_app.api.openai_body import parse_openai
-from serve_app.api.sse import SSE_HEADERS
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.openai.response import MODELS, OpenAIExchange, choose, engine_call, model_not_found
+from serve_app.api.openai.body import parse_openai
+from serve_app.api.events import SSE_HEADERS
+from serve_app.api.stream_response import StreamResponse
 from serve_app.api.views import draft_floor, tiers_view
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem, stream_items
@@ -48,7 +48,7 @@ from serve_app.pool.run_reports import RunReporter
 from serve_app.pool.view import PoolView
 from serve_app.transport.channel import TokenChannel
 from serve_app.transport.client import TierClient
-from serve_app.transport.inbox import Inbox, ReadAhead
+from serve_app.transport.stream import ItemStream, LocalStream
 from sustainability.factors import load_factors
 
 Handler = Callable[[Request, str], Awaitable[Response]]
@@ -130,12 +130,12 @@ class Ingress:
         agent = await self._plan(wish)
         decision = agent.plan
         asked = generation_request(request_id, wish, decision)
-        inbox = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
+        items = self._mock(decision.tier, asked) if wish.mock else self._tiers.generate(decision.tier, asked)
         stream = InferenceStream(
             request_id,
             wish,
             decision,
-            inbox,
+            items,
             self._config,
             self._pool,
             self._factors,
@@ -145,7 +145,7 @@ class Ingress:
         )
         await stream.admit()
         headers = SSE_HEADERS | {"content-type": "text/event-stream; charset=utf-8", "x-request-id": request_id}
-        return ClosingStream(stream.events(), 200, headers, stream.aclose)
+        return StreamResponse(stream.events(), 200, headers, stream.aclose)
 
     async def chat_completions(self, request: Request, request_id: str) -> Response:
         """`POST /v1/chat/completions`."""
@@ -165,9 +165,9 @@ class Ingress:
         entry = self._config.entry(choice.tier, observation.tier(choice.tier).active_entry)
         body.check_length(entry.max_model_len, limits)
         call = engine_call(request, body.fields, choice, request_id)
-        inbox = self._tiers.openai(choice.tier, call, body.sequences)
+        items = self._tiers.openai(choice.tier, call, body.sequences)
         return await OpenAIExchange(
-            choice.tier, request_id, body.streaming, inbox, self._config, self._pool, arrived_s
+            choice.tier, request_id, body.streaming, items, self._config, self._pool, arrived_s
         ).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
@@ -235,10 +235,10 @@ class Ingress:
             return AgentPart(made)
         return await self._advisor.part(Case(wish, made, self._config, observation))
 
-    def _mock(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
+    def _mock(self, tier: TierName, request: GenerationRequest) -> ItemStream[StreamItem]:
         """The stub engine in this process: front-end development wakes no GPU. A prompt cannot steer it."""
         engine = StubEngine(self._config.entry(tier, None), self._config.stub.tokens_per_s)
-        return ReadAhead(stream_items(engine, request))
+        return LocalStream(stream_items(engine, request))
 
 
 def cors(origins: Sequence[str]) -> list[Middleware]:

@@ -24,7 +24,7 @@ from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
-from serve_app.api.sse import token_events
+from serve_app.api.events import token_events
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first

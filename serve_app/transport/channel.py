@@ -26,8 +26,8 @@ from cluster.supervised import Supervised
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted, Finished
 from serve_app.transport.asgi_call import ResponseStart
-from serve_app.transport.ending import end
-from serve_app.transport.inbox import Inbox
+from serve_app.transport.tasks import cancel_and_wait
+from serve_app.transport.stream import ItemStream
 
 logger = logging.getLogger("ray.serve")
 Message = Admitted | Finished | Failure | ResponseStart
@@ -83,7 +83,7 @@ async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Fa
             whole = sending.done() and sending.result()
         finally:
             try:
-                await end(sending, leaving)
+                await cancel_and_wait(sending, leaving)
             finally:
                 writer.close()
     return None if whole else Failure("replica_lost", "the token channel broke", status=503, retryable=True)
@@ -117,7 +117,7 @@ def _frame(item: Item) -> bytes:
     return _HEADER.pack(len(payload), _KIND_OF[type(item)]) + payload
 
 
-class Inbound(Inbox[Item]):
+class ReplicaStream(ItemStream[Item]):
     """The items of one request, from its replica's connection.
 
     Args:
@@ -138,7 +138,7 @@ class Inbound(Inbox[Item]):
         self._at_end = call
 
     def end(self, error: BaseException | None = None) -> None:
-        """See `Inbox.end`."""
+        """See `ItemStream.end`."""
         super().end(error)
         if self._at_end is not None:
             call, self._at_end = self._at_end, None
@@ -174,7 +174,7 @@ class TokenChannel:
     """The ingress's end: it listens, and hands each connection to the request that it names."""
 
     def __init__(self) -> None:
-        self._awaited: dict[bytes, Inbound] = {}
+        self._awaited: dict[bytes, ReplicaStream] = {}
         self._server: asyncio.Server | None = None
         self.work = Supervised("ingress: token channel", self._look)
 
@@ -206,20 +206,20 @@ class TokenChannel:
         if self._server is not None:
             self._server.close()
 
-    def open(self) -> Inbound:
+    def open(self) -> ReplicaStream:
         """A place for the items of one request; to be closed."""
         assert self._server is not None, "not started"
-        inbound = Inbound(ReplyTo(*self._address, secrets.token_bytes(_KEY_BYTES), time.time()), self)
-        self._awaited[inbound.reply_to.key] = inbound
-        return inbound
+        stream = ReplicaStream(ReplyTo(*self._address, secrets.token_bytes(_KEY_BYTES), time.time()), self)
+        self._awaited[stream.reply_to.key] = stream
+        return stream
 
-    def claim(self, key: bytes) -> Inbound | None:
+    def claim(self, key: bytes) -> ReplicaStream | None:
         """The request of that key, once."""
         return self._awaited.pop(key, None)
 
-    def forget(self, inbound: Inbound) -> None:
+    def forget(self, stream: ReplicaStream) -> None:
         """Nobody waits for this request any more."""
-        self._awaited.pop(inbound.reply_to.key, None)
+        self._awaited.pop(stream.reply_to.key, None)
 
 
 class _Connection(asyncio.Protocol):
@@ -227,7 +227,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, channel: TokenChannel) -> None:
         self._channel = channel
-        self._inbound: Inbound | None = None
+        self._stream: ReplicaStream | None = None
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -237,19 +237,19 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._inbound is None:
+        if self._stream is None:
             if len(self._buffer) < _KEY_BYTES:
                 return
             self._too_late.cancel()
-            self._inbound = self._channel.claim(bytes(self._buffer[:_KEY_BYTES]))
-            if self._inbound is None:
+            self._stream = self._channel.claim(bytes(self._buffer[:_KEY_BYTES]))
+            if self._stream is None:
                 self._transport.abort()
                 return
-            self._inbound.connected(self._transport)
+            self._stream.connected(self._transport)
             del self._buffer[:_KEY_BYTES]
-        self._take_frames(self._inbound)
+        self._take_frames(self._stream)
 
-    def _take_frames(self, inbound: Inbound) -> None:
+    def _take_frames(self, stream: ReplicaStream) -> None:
         start, buffer = 0, self._buffer
         while len(buffer) - start >= _HEADER.size:
             size, kind = _HEADER.unpack_from(buffer, start)
@@ -258,16 +258,16 @@ class _Connection(asyncio.Protocol):
                 break
             payload = bytes(memoryview(buffer)[start + _HEADER.size : end])
             if kind == _BYTES:
-                inbound.put(payload)
+                stream.put(payload)
             elif kind == _END:
-                inbound.end()
+                stream.end()
             else:
-                inbound.put(msgspec.msgpack.decode(payload, type=_MESSAGES[kind]))
+                stream.put(msgspec.msgpack.decode(payload, type=_MESSAGES[kind]))
             start = end
         del buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._too_late.cancel()
-        if self._inbound is not None:
+        if self._stream is not None:
             # After a whole stream this says nothing new: the first end counts.
-            self._inbound.end(ApiError("replica_lost", "the engine replica went away", status=503, retryable=True))
+            self._stream.end(ApiError("replica_lost", "the engine replica went away", status=503, retryable=True))

@@ -18,12 +18,12 @@ from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import GenerationRequest
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
-from serve_app.transport.channel import Inbound, Item, TokenChannel
-from serve_app.transport.inbox import Inbox
+from serve_app.transport.channel import ReplicaStream, Item, TokenChannel
+from serve_app.transport.stream import ItemStream
 
 
 class TierClient:
-    """Requests to the tiers' replicas. Closing the inbox of one cancels it there, also while it is still queued.
+    """Requests to the tiers' replicas. Closing the stream of one cancels it there, also while it is still queued.
 
     Args:
         handles: one deployment handle per tier.
@@ -44,49 +44,49 @@ class TierClient:
         self._pool = pool
         self._admission = admission
 
-    def generate(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
+    def generate(self, tier: TierName, request: GenerationRequest) -> ItemStream[StreamItem]:
         """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
-        return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
+        return cast(ItemStream[StreamItem], self._ask(tier, "generate", request))
 
-    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> Inbox[ResponseStart | bytes | Failure]:
+    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> ItemStream[ResponseStart | bytes | Failure]:
         """Items of `EngineDeployment.openai`, for a request of so many sequences; ends as `generate`."""
-        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call, sequences))
+        return cast(ItemStream[ResponseStart | bytes | Failure], self._ask(tier, "openai", call, sequences))
 
-    def _ask(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> Inbox[Item]:
-        inbound = self._channel.open()
+    def _ask(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> ItemStream[Item]:
+        stream = self._channel.open()
         try:
-            inbound.on_end(self._admission.take(tier, sequences))
+            stream.on_end(self._admission.take(tier, sequences))
         except ApiError as full:
-            inbound.end(full)
-            return inbound
-        response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, inbound.reply_to)
-        watching = asyncio.ensure_future(self._watch(tier, response, inbound))
+            stream.end(full)
+            return stream
+        response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, stream.reply_to)
+        watching = asyncio.ensure_future(self._watch(tier, response, stream))
 
         def finish(watching: asyncio.Task[None]) -> None:
             # What nobody expected ends the stream too, instead of leaving it silent: Serve may cancel by itself.
             if watching.cancelled():
-                inbound.end(_lost(tier))
+                stream.end(_lost(tier))
             elif error := watching.exception():
-                inbound.end(error)
+                stream.end(error)
             # Not in a `finally` of `_watch`: a task that is cancelled before it began runs none.
             response.cancel()
 
         watching.add_done_callback(finish)
-        inbound.attend(watching)
-        return inbound
+        stream.attend(watching)
+        return stream
 
-    async def _watch(self, tier: TierName, response: DeploymentResponse, inbound: Inbound) -> None:
+    async def _watch(self, tier: TierName, response: DeploymentResponse, stream: ReplicaStream) -> None:
         """End the stream with what Serve says, where the replica itself can say nothing."""
         try:
             failure: Failure | None = await response
             if failure is not None:
-                inbound.end(failure.as_api_error())
+                stream.end(failure.as_api_error())
         except BackPressureError:
-            inbound.end(self._admission.full(tier))
+            stream.end(self._admission.full(tier))
         except DeploymentUnavailableError:
-            inbound.end(self._pool.unavailable(tier))
+            stream.end(self._pool.unavailable(tier))
         except (RayError, RayServeException, RpcError):
-            inbound.end(_lost(tier))
+            stream.end(_lost(tier))
 
 
 def _lost(tier: TierName) -> ApiError:

@@ -16,12 +16,12 @@ from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, Failure, overloaded
 from serve_app.api.inference import InferenceStream, generation_request
-from serve_app.api.sse import token_events
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.events import token_events
+from serve_app.api.stream_response import StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
-from serve_app.transport.inbox import Inbox, ReadAhead
+from serve_app.transport.stream import ItemStream, LocalStream
 from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -63,7 +63,7 @@ class Case:
             "r1",
             wish,
             plan(wish, self.pool.observation, self.config),
-            ReadAhead(self.script.stream()),
+            LocalStream(self.script.stream()),
             self.config,
             self.pool,
             load_factors(),
@@ -218,9 +218,9 @@ async def test_a_refusal_before_the_response_raises_and_closes_the_engines_strea
 
 async def test_a_cold_tier_that_is_full_refuses_before_the_response() -> None:
     stream = Case(WHOLE, TierState(starting=1)).stream()
-    full: Inbox[StreamItem] = Inbox()
+    full: ItemStream[StreamItem] = ItemStream()
     full.end(overloaded("tier eco has too many requests waiting", 7))
-    stream.inbox = full
+    stream.items = full
     with pytest.raises(ApiError, match="too many requests waiting"):
         await stream.admit()
 
@@ -350,7 +350,7 @@ async def test_the_engines_stream_is_closed_when_the_client_leaves_during_a_sile
     case, client = Case([ADMITTED, Wait(10_000)]), Client()
     stream = case.stream()
     await stream.admit()
-    answering = asyncio.ensure_future(client.read(ClosingStream(stream.events(), 200, {}, stream.aclose)))
+    answering = asyncio.ensure_future(client.read(StreamResponse(stream.events(), 200, {}, stream.aclose)))
     await asyncio.sleep(7)
     assert not case.script.closed
     client.leave()
@@ -372,7 +372,7 @@ async def test_the_engines_stream_is_closed_when_the_client_left_before_the_firs
     stream = case.stream()
     await stream.admit()
     client.leave()
-    await client.read(ClosingStream(stream.events(), 200, {}, stream.aclose))
+    await client.read(StreamResponse(stream.events(), 200, {}, stream.aclose))
     assert case.script.closed
     assert case.script.taken == [ADMITTED]
 

@@ -20,11 +20,11 @@ from serve_app.api.advisor import AgentPart
 from serve_app.api.errors import Failure
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream
-from serve_app.api.sse import token_events
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.events import token_events
+from serve_app.api.stream_response import StreamResponse
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
-from serve_app.transport.inbox import ReadAhead
+from serve_app.transport.stream import LocalStream
 from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -78,7 +78,7 @@ class Streamed:
             "r1",
             self.wish,
             (part or beside).plan,
-            ReadAhead(self.script.stream()),
+            LocalStream(self.script.stream()),
             self.config,
             self.pool,
             load_factors(),
@@ -182,7 +182,7 @@ async def test_a_client_that_leaves_takes_the_explanation_with_it() -> None:
     case, client = Streamed([ADMITTED, TOKEN, Wait(10_000)], Agent(1000)), Client()
     stream = case.stream()
     await stream.admit()
-    answering = asyncio.ensure_future(client.read(ClosingStream(stream.events(), 200, {}, stream.aclose)))
+    answering = asyncio.ensure_future(client.read(StreamResponse(stream.events(), 200, {}, stream.aclose)))
     await asyncio.sleep(7)
     assert case.agent.began_s is not None
     client.leave()

@@ -16,12 +16,12 @@ from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import RunSummary
 from serve_app.api.errors import ApiError, Failure, overloaded
-from serve_app.api.openai import Choice, OpenAIExchange, choose, engine_call
-from serve_app.api.sse import PING
+from serve_app.api.openai.response import Choice, OpenAIExchange, choose, engine_call
+from serve_app.api.events import PING
 from serve_app.config import AppConfig
 from serve_app.speculation.wish import SpeculationWish
 from serve_app.transport.asgi_call import ResponseStart
-from serve_app.transport.inbox import ReadAhead
+from serve_app.transport.stream import LocalStream
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait
@@ -200,8 +200,8 @@ class Exchange:
         self.script: Script[ResponseStart | bytes | Failure] = Script(items)
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
-        inbox = ReadAhead(self.script.stream())
-        self.exchange = OpenAIExchange("eco", "r1", streaming, inbox, config, self.pool, arrived_s=arrived_s)
+        items = LocalStream(self.script.stream())
+        self.exchange = OpenAIExchange("eco", "r1", streaming, items, config, self.pool, arrived_s=arrived_s)
         self.client = Client()
 
     async def run(self) -> Client:

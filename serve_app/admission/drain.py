@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cluster.open_requests import REPORT_OPEN_EVERY_S
 from cluster.pool import NEWS_WITHIN_S, POOL_AWAY
 from cluster.supervised import Supervised
-from serve_app.admission.door import request_id
+from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, error_response
 
 _ALWAYS_OPEN = frozenset({"/healthz"})

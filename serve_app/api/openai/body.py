@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from serve_app.api.errors import bad_request
-from serve_app.api.json_checks import (
+from serve_app.api.openai.json_checks import (
     Check,
     Problem,
     anything,

@@ -21,7 +21,7 @@ class _StalledError(Exception):
     """The client takes nothing."""
 
 
-class ClosingStream(StreamingResponse):
+class StreamResponse(StreamingResponse):
     """Starlette's streaming response, but the body generator is closed at once, not when it is collected.
 
     Args:

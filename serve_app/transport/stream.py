@@ -1,8 +1,8 @@
 """A stream's items as they come in, and a tick whenever none came for a while.
 
-Inbox        what a consumer reads: items in order, ticks, the end
-  of ReadAhead   fed from a generator in this process (the stub engine)
-  of Inbound     fed from a replica over the token channel (`transport/channel.py`)
+ItemStream        what a consumer reads: items in order, ticks, the end
+  of LocalStream   fed from a generator in this process (the stub engine)
+  of ReplicaStream     fed from a replica over the token channel (`transport/channel.py`)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final, Generic, TypeVar
 
-from serve_app.transport.ending import end
+from serve_app.transport.tasks import cancel_and_wait
 
 ItemT = TypeVar("ItemT")
 
@@ -27,7 +27,7 @@ class Tick:
 TICK: Final = Tick()
 
 
-class Inbox(Generic[ItemT]):
+class ItemStream(Generic[ItemT]):
     """One stream's items. The producer calls `put` and at last `end`; one consumer calls `get`."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Inbox(Generic[ItemT]):
         """The consumer has caught up."""
 
 
-class ReadAhead(Inbox[ItemT]):
+class LocalStream(ItemStream[ItemT]):
     """A generator's items, read ahead by one task.
 
     Args:
@@ -107,7 +107,7 @@ class ReadAhead(Inbox[ItemT]):
         """Stop reading and close the generator."""
         self.end()
         try:
-            await end(self._reading)
+            await cancel_and_wait(self._reading)
         finally:
             await self._stream.aclose()
 

@@ -9,7 +9,7 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from serve_app.api.errors import ApiError
-from serve_app.api.openai_body import OpenAIBody, parse_openai
+from serve_app.api.openai.body import OpenAIBody, parse_openai
 from serve_app.config import Limits
 
 LIMITS = Limits(max_prompt_chars=100, max_sequences=8, max_answer_tokens=1000)

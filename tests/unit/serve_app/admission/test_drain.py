@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from serve_app.admission.drain_gate import DrainGate
+from serve_app.admission.drain import DrainGate
 from tests.support.http_client import Client
 
 

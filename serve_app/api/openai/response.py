@@ -25,14 +25,14 @@ from router.request import InferenceRequest, SpecWish
 from router.runs.summary import NO_RUNS
 from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from serve_app.api.errors import ApiError, Failure, bad_request, error_data, raise_if_late
-from serve_app.api.sse import PING, SSE_HEADERS
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.events import PING, SSE_HEADERS
+from serve_app.api.stream_response import StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.interface import speculation_wish
 from serve_app.pool.view import PoolView
 from serve_app.speculation.wish import SpeculationWish
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
-from serve_app.transport.inbox import TICK, Inbox, Tick
+from serve_app.transport.stream import TICK, ItemStream, Tick
 
 AUTO = "auto"
 MODELS = (AUTO, *TIER_NAMES)
@@ -148,7 +148,7 @@ class OpenAIExchange:
         tier: where it runs.
         request_id: for error bodies and the response header.
         streaming: whether the client asked for SSE.
-        inbox: the replica's response.
+        items: the replica's response.
         config: limits and intervals.
         pool: tells whether waiting for a cold tier is useless.
         arrived_s: monotonic clock at arrival, s.
@@ -157,7 +157,7 @@ class OpenAIExchange:
     tier: TierName
     request_id: str
     streaming: bool
-    inbox: Inbox[ResponseStart | bytes | Failure]
+    items: ItemStream[ResponseStart | bytes | Failure]
     config: AppConfig
     pool: PoolView
     arrived_s: float = field(default_factory=time.monotonic)
@@ -171,16 +171,16 @@ class OpenAIExchange:
         try:
             start = await self._start(self.config.relay.status_every_s, give_way=self.streaming)
             if start is None:
-                return ClosingStream(self._late_stream(), 200, self._headers("text/event-stream"), self.inbox.aclose)
+                return StreamResponse(self._late_stream(), 200, self._headers("text/event-stream"), self.items.aclose)
             headers = [pair for pair in start.headers if pair[0].lower() not in _HOP_HEADERS]
             extra = self._headers(None)
             if start.status == 503:
                 extra |= {"retry-after": str(self.config.limits.retry_after_s)}
                 headers = [pair for pair in headers if pair[0].lower() != b"retry-after"]
             raw = headers + [(key.encode(), value.encode()) for key, value in extra.items()]
-            return ClosingStream(self._body(), start.status, raw, self.inbox.aclose)
+            return StreamResponse(self._body(), start.status, raw, self.items.aclose)
         except BaseException:
-            await self.inbox.aclose()
+            await self.items.aclose()
             raise
 
     def _headers(self, media_type: str | None) -> dict[str, str]:
@@ -202,12 +202,12 @@ class OpenAIExchange:
                 return None
 
     async def _next(self, wait_s: float) -> ResponseStart | bytes | Tick | None:
-        """The replica's next item; see `Inbox.get`.
+        """The replica's next item; see `ItemStream.get`.
 
         Raises:
             ApiError: the replica has sent a failure.
         """
-        item = await self.inbox.get(wait_s)
+        item = await self.items.get(wait_s)
         if isinstance(item, Failure):
             raise item.as_api_error()
         return item
@@ -226,7 +226,7 @@ class OpenAIExchange:
             else:
                 raise
         finally:
-            await self.inbox.aclose()
+            await self.items.aclose()
 
     async def _late_stream(self) -> AsyncIterator[bytes]:
         """A 200 was sent before the engine answered: what it then says goes into the stream, an error too."""
@@ -247,7 +247,7 @@ class OpenAIExchange:
         except ApiError as error:
             yield self._error_chunk(error)
         finally:
-            await self.inbox.aclose()
+            await self.items.aclose()
 
     def _error_chunk(self, error: ApiError) -> bytes:
         return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n" + _DONE

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from serve_app.admission.door import Bounded, CleanHeaders, before_serve
+from serve_app.admission.headers import Bounded, CleanHeaders, before_serve
 from tests.support.http_client import SCOPE, Client
 
 Headers = list[tuple[bytes, bytes]]

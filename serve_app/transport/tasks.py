@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel the tasks, each once, and wait until they have ended, however often the waiter is cancelled meanwhile.
 
     A client that leaves is noticed more than once: its connection is cut, and Serve cancels its call. A `gather` that
