@@ -17,10 +17,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Literal
 
-from grpc import RpcError
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.cold_starts import ColdStarts
@@ -50,8 +47,6 @@ _FADE_EVERY_S = 60.0
 """Without new runs, so often is it told that the old ones are older, s."""
 NEWS_WITHIN_S = 10.0
 """Longest time that `news` is silent, s."""
-POOL_AWAY = (RayError, RayServeException, RpcError, TimeoutError)
-"""What a call of the pool raises while it is away: it restarts, or its node does."""
 
 _NO_RUNS_AT_ALL = TierRuns(NO_RUNS, MappingProxyType({}))
 _NO_TIER_RUNS: Mapping[TierName, TierRuns] = MappingProxyType({})

@@ -13,7 +13,7 @@ from router.agent.settings import AgentPrices, AgentSettings
 from router.registry import Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
 from router.request import Constraints, InferenceRequest, Message, SpecWish
 from router.runs.record import RunSettings
-from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
+from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
 from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
 
 SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -27,7 +27,6 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     ModelSource,
     Baseline,
     Limits,
-    Relay,
     StubSettings,
     IngressSettings,
     ScalingSettings,

@@ -61,7 +61,7 @@ async def test_a_client_that_takes_nothing_for_a_minute_counts_as_gone(caplog: p
         await StreamResponse(script.stream(), 200, {})(SCOPE, client.receive, stalls_after_the_first)
     assert loop.time() - began_s == pytest.approx(60)
     assert (client.pieces, script.closed) == ([b"one"], True)
-    assert "took nothing for 60 s" in caplog.text
+    assert "read nothing for 60 s" in caplog.text
 
 
 async def test_a_client_that_takes_each_piece_after_50_s_gets_them_all() -> None:

@@ -18,7 +18,7 @@ from serve_app.api.events import token_events
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.transport import channel as token_channel
 from serve_app.transport.asgi_call import ResponseStart
-from serve_app.transport.channel import ReplicaStream, Item, ReplyTo, TokenChannel, send_items
+from serve_app.transport.channel import Item, ReplicaStream, ReplyTo, TokenChannel, send_items
 from serve_app.transport.stream import Tick
 from tests.support.real_loops import REAL_LOOPS
 from tests.support.streams import Script, Wait
@@ -41,9 +41,8 @@ EVERY_KIND: list[Item] = [
     bytes(range(256)),
     Finished("stop", 4, 3, queue_ms=0.125, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1)),
     Finished("length", 0, 0, queue_ms=0.0, spec=SpecStats(reasons={"tau_stopped": 3}, stopped_by_tau=True)),
-    Failure("engine_failed", "kein Speicher: 力🙂", 500, True),
-    Failure("bad_request", "", 400, False),
 ]
+FAILURES = [Failure("engine_failed", "kein Speicher: 力🙂", 500, True), Failure("bad_request", "", 400, False)]
 BROKEN = Failure("replica_lost", "the token channel broke", status=503, retryable=True)
 
 
@@ -175,6 +174,18 @@ async def test_items_of_every_kind_come_back_equal_and_in_order_and_then_the_end
     assert await got(stream, len(EVERY_KIND) + 2) == [*EVERY_KIND, None, None]
     assert await replica.result() is None
     assert (replica.source.taken, replica.source.closed) == (EVERY_KIND, True)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.code)
+async def test_a_failure_ends_the_stream_with_the_same_error(channel: TokenChannel, failure: Failure) -> None:
+    stream = channel.open()
+    replica = sending(stream.reply_to, ADMITTED, failure, b"never read")
+    assert await stream.get(PATIENCE_S) == ADMITTED
+    with pytest.raises(ApiError) as error:
+        await stream.get(PATIENCE_S)
+    sent = (failure.code, failure.message, failure.status, failure.retryable)
+    assert (error.value.code, error.value.message, error.value.status, error.value.retryable) == sent
+    assert await replica.result() is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 65_535, 65_536, 300_000])
@@ -566,13 +577,13 @@ async def test_a_channel_that_was_stopped_takes_no_connection_and_lets_the_open_
 async def test_a_channel_whose_server_was_closed_under_it_listens_anew(
     channel: TokenChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_channel, "_LOOK_EVERY_S", 0.01)
-    await channel._look()
+    monkeypatch.setattr(token_channel, "_CHECK_EVERY_S", 0.01)
+    await channel._check()
     before = channel.open().reply_to
     assert channel._server is not None
     channel._server.close()
     assert await send_items(before, Script([ADMITTED]).stream()) is not None
-    await channel._look()
+    await channel._check()
     stream = channel.open()
     sending = asyncio.ensure_future(send_items(stream.reply_to, Script([ADMITTED]).stream()))
     assert await stream.get(PATIENCE_S) == ADMITTED
@@ -582,8 +593,8 @@ async def test_a_channel_whose_server_was_closed_under_it_listens_anew(
 async def test_the_look_is_no_request_and_leaves_the_listening_server_alone(
     channel: TokenChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_channel, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(token_channel, "_CHECK_EVERY_S", 0.01)
     before = channel._server
     for _ in range(3):
-        await channel._look()
+        await channel._check()
     assert channel._server is before

@@ -12,7 +12,7 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 
 from router.observation import TierState
-from serve_app.admission.tier_slots import Admission
+from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
@@ -117,7 +117,7 @@ async def channel() -> AsyncIterator[TokenChannel]:
 def client(channel: TokenChannel, tier: Tier, state: TierState | None = None) -> TierClient:
     handles: dict[Any, Any] = {"eco": tier}
     pool = FixedPool({"eco": state or TierState()})
-    return TierClient(handles, channel, pool, Admission(TIERS, pool, retry_after_s=7))
+    return TierClient(handles, channel, pool, TierSlots(TIERS, pool))
 
 
 async def rest(stream: ItemStream[Any]) -> list[object]:
@@ -220,7 +220,7 @@ async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChan
 async def test_a_full_queue_is_a_503_that_tells_when_to_try_again(channel: TokenChannel) -> None:
     error = await error_of(client(channel, says(BackPressureError(64, 64))).generate("eco", generation()))
     assert error.message == "tier eco has too many requests waiting"
-    assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
+    assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
 
 
 async def test_a_tier_that_failed_to_deploy_is_told_with_its_reasons(channel: TokenChannel) -> None:
@@ -295,10 +295,13 @@ async def test_serves_result_does_not_overtake_items_on_their_way(channel: Token
     assert await rest(stream) == [b"x" * 10_000] * 200
 
 
-async def test_a_failure_of_the_engine_is_an_item_like_others(channel: TokenChannel) -> None:
-    failure = Failure("engine_failed", "out of memory", 500, True)
-    tier, _ = sends(ADMITTED, failure)
-    assert await rest(client(channel, tier).generate("eco", generation())) == [ADMITTED, failure]
+async def test_a_failure_of_the_engine_ends_the_stream_with_that_error(channel: TokenChannel) -> None:
+    tier, _ = sends(ADMITTED, Failure("engine_failed", "out of memory", 500, True))
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == ADMITTED
+    error = await error_of(stream)
+    assert (error.code, error.message, error.status) == ("engine_failed", "out of memory", 500)
+    assert error.retryable
 
 
 async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenChannel) -> None:
@@ -310,7 +313,7 @@ async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenC
     assert len(tier.asked) == 7
     for full in streams[7:]:
         error = await error_of(full)
-        assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
+        assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
     for stream in streams:
         await stream.aclose()
 

@@ -19,10 +19,10 @@ class Counting(ItemStream[int]):
         super().__init__()
         self.told: list[tuple[str, int | None]] = []
 
-    def _hold(self) -> None:
+    def _pause(self) -> None:
         self.told.append(("hold", self.peek()))
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self.told.append(("go on", self.peek()))
 
 
@@ -150,7 +150,7 @@ async def test_closing_while_the_reading_stands_still_closes_the_stream() -> Non
     assert len(script.taken) == MOST_WAITING
 
 
-async def test_the_producer_is_told_to_wait_at_256_items_and_to_go_on_at_half_of_them() -> None:
+async def test_the_producer_is_told_to_wait_at_256_items_and_to_resume_at_half_of_them() -> None:
     stream = Counting()
     for number in range(MOST_WAITING - 1):
         stream.put(number)
