@@ -416,4 +416,4 @@ def test_a_wished_max_tokens_is_marked_as_a_wish() -> None:
     wish = InferenceRequest.model_validate({"prompt": "Hello", "max_tokens": 9, "spec": {"k": 3}})
     asked = generation_request("r1", wish, plan(wish, Observation(), app_config()))
     assert (asked.max_tokens, asked.max_tokens_is_wish, asked.stop) == (9, True, ())
-    assert (asked.spec.k, asked.spec.method) == (3, "ngram")
+    assert (asked.spec.k, asked.spec.enabled) == (3, True)
