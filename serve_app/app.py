@@ -15,7 +15,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
 from cluster.cpu_engine import cpu_environment
-from cluster.pool import GpuPool
+from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
 from serve_app.admission.door import SPARE_REQUESTS
@@ -57,11 +57,11 @@ def build_app(config: AppConfig) -> Application:
 
 
 def pool_deployment(registry: Profile) -> serve.Deployment:
-    """The pool view: one replica, which engine replicas and ingress replicas report to, and which gives out news."""
+    """The pool: one replica that engines and ingress report to, and that broadcasts observations."""
     return serve.deployment(GpuPool).options(
         name="pool",
         max_ongoing_requests=10_000,
-        # What it waits for are the ingress replicas' questions for news, which last until there are some.
+        # Its open requests are long polls of the ingress replicas, which need not be drained.
         graceful_shutdown_timeout_s=1,
         graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
         ray_actor_options={"num_cpus": 0.1, **off_gpu_nodes(registry)},

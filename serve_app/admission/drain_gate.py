@@ -7,8 +7,7 @@ import asyncio
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cluster.open_requests import REPORT_OPEN_EVERY_S
-from cluster.pool import NEWS_WITHIN_S, POOL_AWAY
+from cluster.pool.messages import LONG_POLL_S, POOL_AWAY, REPORT_OPEN_EVERY_S
 from cluster.supervised import Supervised
 from serve_app.admission.door import request_id
 from serve_app.api.errors import ApiError, error_response
@@ -60,7 +59,7 @@ class DrainGate:
 
     async def listen(self) -> None:
         """Close when the pool says so; from then on tell it how many requests are open."""
-        async with asyncio.timeout(2 * NEWS_WITHIN_S):
+        async with asyncio.timeout(2 * LONG_POLL_S):
             if not self._closed:
                 self._closed = await self._pool.closed.remote()
             if self._closed:

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cluster.pool import POOL_AWAY
+from cluster.pool.messages import POOL_AWAY
 from cluster.supervised import troubles
 from router.agent.bounds import Case
 from router.plan import plan

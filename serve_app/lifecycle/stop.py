@@ -19,7 +19,7 @@ from ray.serve._private.client import ServeControllerClient
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatusOverview
 
-from cluster.pool import POOL_AWAY
+from cluster.pool.messages import POOL_AWAY
 
 logger = logging.getLogger("ray.serve")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.pool import POOL_AWAY
+from cluster.pool.messages import POOL_AWAY
 from cluster.supervised import Supervised
 from router.plan import Plan
 from router.runs.summary import FINISH_REASONS, RunReport

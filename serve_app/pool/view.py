@@ -6,7 +6,7 @@ import asyncio
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.pool import NEWS_WITHIN_S, POOL_AWAY
+from cluster.pool.messages import LONG_POLL_S, POOL_AWAY
 from cluster.supervised import Supervised
 from router.observation import Observation
 from router.registry import Drafts, TierName
@@ -47,8 +47,8 @@ class PoolView:
             TimeoutError: the answer was lost; the pool never takes that long.
         """
         seen, self._version = self._version, -1  # where this fails, the pool may have restarted, and counts anew
-        async with asyncio.timeout(2 * NEWS_WITHIN_S):
-            self._version, self.observation = await self._pool.news.remote(seen)
+        async with asyncio.timeout(2 * LONG_POLL_S):
+            self._version, self.observation = await self._pool.wait_for_update.remote(seen)
 
     async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
         """Have the replicas of a tier use these drafts.
@@ -57,7 +57,7 @@ class PoolView:
             ApiError: the pool is away for a moment.
         """
         try:
-            async with asyncio.timeout(NEWS_WITHIN_S):
+            async with asyncio.timeout(LONG_POLL_S):
                 await self._pool.order_drafts.remote(tier, drafts)
         except POOL_AWAY as error:
             message = f"the GPU pool view does not answer: {error}"

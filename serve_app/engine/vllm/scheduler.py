@@ -26,7 +26,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from cluster.seldom_log import SeldomLog
+from cluster.rate_limited_log import RateLimitedLog
 from router.registry import Drafts, Speculation
 from router.spec_params import SpecParams
 from serve_app.engine.vllm.compat import check_interface
@@ -60,7 +60,7 @@ class DepthScheduler(AsyncScheduler):
         settings = SpeculationSettings.model_validate(config["settings"])
         self._drafts: Drafts = "own"
         self._drafted_by: Drafts = "own"  # in the step before
-        self._log = SeldomLog(logger)
+        self._log = RateLimitedLog(logger)
         self._controller = DepthGuard(self.num_spec_tokens, settings, self._log)
         self._decisions: dict[str, Decision] = {}
         self._categories: dict[str, str] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cluster.seldom_log import SeldomLog
+from cluster.rate_limited_log import RateLimitedLog
 from router.spec_params import SpecParams
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
 from serve_app.speculation.decision import Decision, Reason
@@ -29,7 +29,7 @@ class DepthGuard:
         log: for what is odd.
     """
 
-    def __init__(self, k_max: int, settings: SpeculationSettings, log: SeldomLog) -> None:
+    def __init__(self, k_max: int, settings: SpeculationSettings, log: RateLimitedLog) -> None:
         self._k_max = k_max
         self._settings = settings
         self._log = log

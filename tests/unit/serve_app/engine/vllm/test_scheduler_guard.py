@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.seldom_log import SeldomLog
+from cluster.rate_limited_log import RateLimitedLog
 from router.spec_params import SpecParams
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.speculation.controller import DepthController, StepResult
@@ -30,7 +30,7 @@ class Clock:
 
 
 def guard() -> DepthGuard:
-    return DepthGuard(K_MAX, SpeculationSettings(), SeldomLog(logging.getLogger("test"), 60.0, Clock()))
+    return DepthGuard(K_MAX, SpeculationSettings(), RateLimitedLog(logging.getLogger("test"), 60.0, Clock()))
 
 
 def depths(guard: DepthGuard, *requests: str) -> dict[str, int]:
@@ -121,7 +121,7 @@ def test_after_beginning_anew_requests_that_have_ended_are_not_there_again() -> 
 
 def test_what_repeats_is_told_once_in_a_while_with_how_often(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    log = SeldomLog(logging.getLogger("test"), 60.0, clock)
+    log = RateLimitedLog(logging.getLogger("test"), 60.0, clock)
     for clock.now_s in (0.0, 1.0, 59.0, 61.0, 62.0):
         log.warning("odd", "at %.0f s", clock.now_s)
     log.warning("other", "of another kind")
@@ -150,7 +150,7 @@ def test_no_odd_step_makes_the_controller_fail_and_each_request_gets_depths_in_b
     logger = logging.getLogger("test.odd")
     faults: list[str] = []
 
-    class Noting(SeldomLog):
+    class Noting(RateLimitedLog):
         def warning(self, kind: str, message: str, *args: object, error: BaseException | None = None) -> None:
             faults.append(kind)
 
