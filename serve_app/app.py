@@ -15,7 +15,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
 from cluster.cpu_engine import cpu_environment
-from cluster.pool import GpuPool
+from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
 from serve_app.admission.open_requests import SPARE_REQUESTS

@@ -69,8 +69,8 @@ class Ask:
     temperature: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    family: str | None = None
-    """Its prompt family; None: as the router classifies it."""
+    category: str | None = None
+    """The prompt's category; None: as the router classifies it."""
     pause_s: float = 0.0
     """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
     system: str | None = None

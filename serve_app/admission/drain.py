@@ -6,8 +6,7 @@ import asyncio
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.open_requests import REPORT_OPEN_EVERY_S
-from cluster.pool import NEWS_WITHIN_S
+from cluster.pool.messages import LONG_POLL_S, REPORT_OPEN_EVERY_S
 from cluster.supervised import Supervised
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.transport.ray_errors import RAY_ERRORS
@@ -29,7 +28,7 @@ class Drain:
         self.work = Supervised("ingress: drain", self._follow, away=RAY_ERRORS)
 
     async def _follow(self) -> None:
-        async with asyncio.timeout(2 * NEWS_WITHIN_S):
+        async with asyncio.timeout(2 * LONG_POLL_S):
             if not self._requests.draining:
                 self._requests.draining = await self._pool.closed.remote()
             if self._requests.draining:

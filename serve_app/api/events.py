@@ -67,11 +67,11 @@ def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> di
         "fallback_step": plan.entry.name,
         "spec_decoding": {
             "enabled": plan.spec.enabled,
-            "method": plan.spec.method,
-            "K": plan.spec.k,
+            "method": plan.spec_method,
+            "K": plan.spec.most_drafts(speculation),
             "k_mode": plan.spec.k_mode,
             "tau": plan.spec.tau,
-            "reason": plan.spec.reason,
+            "reason": plan.no_drafts_reason,
         },
         "sampling": {
             "max_tokens": plan.sampling.max_tokens,
@@ -140,7 +140,7 @@ def metrics_data(
         "completion_tokens": finished.completion_tokens,
         "finish_reason": finished.finish_reason,
         "spec": {
-            "method": plan.spec.method,
+            "method": plan.spec_method,
             "steps": spec.steps,
             "draft_tokens": spec.draft_tokens,
             "accepted_tokens": spec.accepted_tokens,

@@ -19,7 +19,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from cluster.pool import REPORT_EVERY_S, DraftOrder, ReplicaReport
+from cluster.pool.messages import REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName

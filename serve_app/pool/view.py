@@ -6,7 +6,7 @@ import asyncio
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.pool import NEWS_WITHIN_S
+from cluster.pool.messages import LONG_POLL_S
 from cluster.supervised import Supervised
 from router.observation import Observation
 from router.registry import Drafts, TierName
@@ -49,8 +49,8 @@ class PoolView:
         """
         # If this fails, the pool may have restarted, and its versions begin again.
         last, self._version = self._version, -1
-        async with asyncio.timeout(2 * NEWS_WITHIN_S):
-            self._version, self.observation = await self._pool.news.remote(last)
+        async with asyncio.timeout(2 * LONG_POLL_S):
+            self._version, self.observation = await self._pool.wait_for_update.remote(last)
 
     async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
         """Order all replicas of a tier to use these drafts.
@@ -59,7 +59,7 @@ class PoolView:
             ApiError: the pool is away for a moment.
         """
         with ray_errors_as(_pool_unavailable):
-            async with asyncio.timeout(NEWS_WITHIN_S):
+            async with asyncio.timeout(LONG_POLL_S):
                 await self._pool.order_drafts.remote(tier, drafts)
 
 

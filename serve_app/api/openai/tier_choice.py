@@ -17,16 +17,17 @@ from starlette.requests import Request
 from router.difficulty.classify import classify_prompt
 from router.errors import describe_problems
 from router.observation import Observation
-from router.plan import plan, spec_plan
+from router.plan import plan
 from router.registry import TIER_NAMES, TierName
-from router.request import InferenceRequest, SpecWish
+from router.request import InferenceRequest
+from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
+from router.spec_params import SpecParams
 from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from serve_app.api.errors import ApiError, bad_request
 from serve_app.api.openai.models import AUTO, model_not_found
 from serve_app.config import AppConfig
-from serve_app.engine.interface import speculation_wish
-from serve_app.speculation.wish import SpeculationWish
+from serve_app.speculation.params import to_arguments
 from serve_app.transport.asgi_call import HttpCall
 
 SPEC = "spec"
@@ -38,7 +39,10 @@ class Choice:
     """The router's decision for an OpenAI request."""
 
     tier: TierName
-    speculation: SpeculationWish
+    spec: SpecParams
+    """Resolved."""
+    category: str
+    """Of the prompt."""
 
 
 def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> Choice:
@@ -49,15 +53,16 @@ def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation)
     """
     tier = _accepting(pick_tier(body, config, observation), body, config, observation)
     try:
-        wish = SpecWish.model_validate(body.get(SPEC) or {})
+        requested = SpecParams.model_validate(body.get(SPEC) or {})
     except ValidationError as error:
-        problems = "; ".join(f"{SPEC}.{problem}" for problem in describe_problems(error, SpecWish))
+        problems = "; ".join(f"{SPEC}.{problem}" for problem in describe_problems(error, SpecParams))
         raise ApiError("invalid_request", problems, status=422) from error
     state = observation.tier(tier)
-    entry = config.entry(tier, state.active_entry)
+    speculation = config.entry(tier, state.active_entry).speculation
     category = classify_prompt(_prompt_text(body)).category
-    spec = spec_plan(entry.speculation, wish, state.recent_by_category.get(category, NO_RUNS))
-    return Choice(tier, speculation_wish(spec, category))
+    past = state.recent_by_category.get(category, NO_RUNS)
+    spec, _ = requested.resolve(speculation, wasteful=drafts_are_waste(speculation, requested, past))
+    return Choice(tier, spec, category)
 
 
 def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:
@@ -112,7 +117,7 @@ def _prompt_text(body: Mapping[str, Any]) -> str:
 def engine_call(request: Request, body: Mapping[str, Any], choice: Choice, request_id: str) -> HttpCall:
     """Return the request for the tier's engine, with `spec` as vLLM's extra sampling arguments."""
     rest = {key: value for key, value in body.items() if key != SPEC}
-    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": choice.speculation.to_arguments()})
+    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": to_arguments(choice.spec, choice.category)})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(raw)).encode()),

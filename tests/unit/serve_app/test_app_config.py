@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from router.difficulty.signals import Category
 from router.errors import ConfigError
 from serve_app.config import AppConfig, load_config
-from serve_app.speculation.wish import SpeculationWish
 
 
 def config(args: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> AppConfig:
@@ -124,11 +123,6 @@ def test_a_prior_of_no_category_is_refused_and_the_categories_are_named() -> Non
     assert "speculation" in message
     assert "acceptance.prior has ['json']" in message
     assert "safety_critical, code, math, creative, simple_question, general_reasoning" in message
-
-
-def test_a_request_that_names_no_category_is_of_one_that_the_router_finds() -> None:
-    assert SpeculationWish().category in get_args(Category)
-    assert SpeculationWish.from_dict({}).category in get_args(Category)
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -410,4 +410,4 @@ def test_a_max_tokens_of_the_clients_is_marked_as_such() -> None:
     request = InferenceRequest.model_validate({"prompt": "Hello", "max_tokens": 9, "spec": {"k": 3}})
     call = generation_request("r1", request, plan(request, Observation(), app_config()))
     assert (call.max_tokens, call.max_tokens_is_wish, call.stop) == (9, True, ())
-    assert (call.spec.k, call.spec.method) == (3, "ngram")
+    assert (call.spec.k, call.spec.enabled) == (3, True)

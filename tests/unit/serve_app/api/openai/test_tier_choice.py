@@ -12,9 +12,9 @@ from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import RunSummary
+from router.spec_params import NO_DRAFTS, SpecParams
 from serve_app.api.errors import ApiError
 from serve_app.api.openai.tier_choice import Choice, choose, engine_call
-from serve_app.speculation.wish import SpeculationWish
 from tests.support.app_config import app_config
 
 CONFIG = app_config()
@@ -95,7 +95,7 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path
 
 def test_only_the_model_and_the_speculation_are_rewritten_on_the_way_to_the_engine() -> None:
     body = {"model": "auto", "prompt": "Hi", "tools": [{"x": 1}], "stream": True}
-    choice = Choice("ultra", SpeculationWish(k=3, tau=0.5, category="code"))
+    choice = Choice("ultra", SpecParams(k=3, tau=0.5), "code")
     call = engine_call(Request(SCOPE), body | {"spec": {"k": 3}}, choice, "r1")
     assert (call.method, call.path) == ("POST", "/v1/completions")
     arguments = {"speculation_k": 3, "speculation_tau": 0.5, "speculation_category": "code"}
@@ -106,7 +106,7 @@ def test_only_the_model_and_the_speculation_are_rewritten_on_the_way_to_the_engi
 
 def test_a_route_prefix_is_not_the_engines_business() -> None:
     scope = SCOPE | {"path": "/b/v1/completions", "root_path": "/b"}
-    assert engine_call(Request(scope), {}, Choice("eco", SpeculationWish()), "r1").path == "/v1/completions"
+    assert engine_call(Request(scope), {}, Choice("eco", NO_DRAFTS, "code"), "r1").path == "/v1/completions"
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_a_route_prefix_is_not_the_engines_business() -> None:
     ],
 )
 def test_spec_in_an_openai_body_is_what_it_is_in_ours(spec: Any, k: int | str, tau: float) -> None:
-    wish = choose(
+    choice = choose(
         {"model": "eco", "prompt": "def f(x):\n    return x  # fix this code", "spec": spec}, CONFIG, Observation()
     )
-    assert (wish.speculation.k, wish.speculation.tau, wish.speculation.category) == (k, tau, "code")
+    assert (choice.spec.k, choice.spec.tau, choice.category) == (k, tau, "code")
 
 
 def test_drafts_that_past_runs_call_waste_are_not_made_here_either() -> None:
     waste = RunSummary(runs=50, draft_tokens=4000, accepted_tokens=20)
     seen = Observation({"eco": TierState(running=1, recent_by_category={"simple_question": waste})})
     body = {"model": "eco", "prompt": "Hi"}
-    assert choose(body, CONFIG, seen).speculation.k == 0
-    assert choose(body | {"spec": {"k": "auto"}}, CONFIG, seen).speculation.k == "auto"
-    assert choose(body | {"model": "balanced"}, CONFIG, seen).speculation.k == "auto"
+    assert choose(body, CONFIG, seen).spec.k == 0
+    assert choose(body | {"spec": {"k": "auto"}}, CONFIG, seen).spec.k == "auto"
+    assert choose(body | {"model": "balanced"}, CONFIG, seen).spec.k == "auto"
 
 
 @pytest.mark.parametrize(

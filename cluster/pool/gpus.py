@@ -1,4 +1,4 @@
-"""The cluster's GPUs by accelerator type: what is there, what is free, what is coming, what can never come."""
+"""The cluster's GPUs by accelerator type: present, free, being added, or impossible to add."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from router.observation import ClusterGpus, GpuSupply
 from router.registry import Tier
 
 _ACCELERATOR: Final = "accelerator_type:"
-"""Beginning of the resource that Ray gives a node with that type of GPU."""
+"""Prefix of the resource by which Ray marks a node's type of GPU."""
 _TIMEOUT_S: Final = 10.0
 
 
 def placement(tier: Tier, gpus: ClusterGpus | None) -> tuple[str, bool]:
-    """Why a replica of the tier has no place yet, in words, and whether it never will.
+    """Return why a replica of the tier has no place yet, and whether it never will have one.
 
     Args:
         tier: the tier.
-        gpus: of the cluster; None: nobody has looked yet.
+        gpus: of the cluster; None before the first refresh.
     """
     if tier.gpu is None or gpus is None:
         return "waiting for a replica to be placed", False
-    there = gpus.types.get(tier.gpu, GpuSupply())
-    fits = there.largest >= tier.gpus
+    supply = gpus.types.get(tier.gpu, GpuSupply())
+    fits = supply.largest >= tier.gpus
     needed = f"{tier.gpus} {tier.gpu} GPU{'' if tier.gpus == 1 else 's'}"
     if not fits and (tier.gpu in gpus.infeasible or not gpus.autoscaler):
-        # Ray's old autoscaler (v1) tells nothing, and looks like none.
+        # Ray's old autoscaler (v1) publishes no state, so it looks like none.
         adds = "its autoscaler can add none" if gpus.autoscaler else "it has no autoscaler to add one"
         return f"the cluster has no node with {needed}, and {adds}", True
     if gpus.coming:
         coming = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.coming.items()))
         return f"waiting for a node with {needed}; being added: {coming}", False
-    if fits and there.free >= tier.gpus:
+    if fits and supply.free >= tier.gpus:
         return "waiting for a replica to be placed", False
     if gpus.failures:
         failures = "; ".join(f"{name}: {reason}" for name, reason in sorted(gpus.failures.items()))
         return f"waiting for a node with {needed}; the last ones could not be added: {failures}", False
     if fits and (tier.gpu in gpus.infeasible or not gpus.autoscaler):
-        return f"all {there.gpus:g} {tier.gpu} GPUs are in use, and no more can be added", False
+        return f"all {supply.gpus:g} {tier.gpu} GPUs are in use, and no more can be added", False
     return f"waiting for a node with {needed}", False
 
 
 def read_cluster_gpus() -> ClusterGpus:
-    """Ask Ray; blocks for some milliseconds.
+    """Ask Ray for the cluster's GPUs. Blocks for some milliseconds.
 
-    Ray's own reader of this answer (`ray.autoscaler.v2.sdk`) leaves out what is infeasible.
+    Ray's own reader of this answer (`ray.autoscaler.v2.sdk`) leaves out infeasible requests.
     """
-    answer = GcsClient(ray.get_runtime_context().gcs_address).get_cluster_status(timeout_s=_TIMEOUT_S)
-    return cluster_gpus(GetClusterStatusReply.FromString(answer))
+    reply = GcsClient(ray.get_runtime_context().gcs_address).get_cluster_status(timeout_s=_TIMEOUT_S)
+    return cluster_gpus(GetClusterStatusReply.FromString(reply))
 
 
 def cluster_gpus(status: GetClusterStatusReply) -> ClusterGpus:
-    """Ray's words in ours."""
+    """Return Ray's cluster status as `ClusterGpus`."""
     types: dict[str, GpuSupply] = {}
     for node in status.cluster_resource_state.node_states:
         gpus = node.total_resources.get("GPU", 0.0)

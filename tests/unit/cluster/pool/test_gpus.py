@@ -1,4 +1,4 @@
-"""What Ray says of the cluster's nodes becomes GPUs by type, and a reason for a replica that has no place."""
+"""Ray's cluster status becomes GPUs by type, and the reason why a replica has no place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
-from cluster.gpu_nodes import cluster_gpus, placement
+from cluster.pool.gpus import cluster_gpus, placement
 from router.observation import ClusterGpus, GpuSupply
 from router.registry import Tier
 from tests.unit.router.profiles import small_profile
@@ -41,13 +41,13 @@ def test_nodes_add_up_by_accelerator_type() -> None:
     assert seen.autoscaler
 
 
-def test_a_node_that_has_died_is_not_there() -> None:
+def test_a_node_that_has_died_is_not_supply() -> None:
     status = reply([(A10G, A10G)])
     status.cluster_resource_state.node_states[0].status = NodeStatus.DEAD
     assert cluster_gpus(status).types == {}
 
 
-def test_what_the_autoscaler_is_about_to_do_is_told_by_its_own_names() -> None:
+def test_the_autoscalers_actions_are_shown_under_its_own_node_types() -> None:
     status = reply([])
     scaler = status.autoscaling_state
     scaler.pending_instance_requests.add(ray_node_type_name="a10g-node", count=2)
@@ -61,7 +61,7 @@ def test_what_the_autoscaler_is_about_to_do_is_told_by_its_own_names() -> None:
     assert seen.infeasible == {"A100-80G"}
 
 
-def there(nodes: int = 1, gpus: float = 1, free: float = 1, largest: float = 1) -> dict[str, GpuSupply]:
+def supply(nodes: int = 1, gpus: float = 1, free: float = 1, largest: float = 1) -> dict[str, GpuSupply]:
     return {"A10G": GpuSupply(nodes, gpus, free, largest)}
 
 
@@ -89,25 +89,25 @@ WAITS = "waiting for a replica to be placed"
             "waiting for a node with 1 A10G GPU; the last ones could not be added: g5: no capacity",
             False,
         ),
-        (ClusterGpus(there()), WAITS, False),
-        (ClusterGpus(there(2, 2, 0)), "all 2 A10G GPUs are in use, and no more can be added", False),
-        (ClusterGpus(there(2, 2, 0), autoscaler=True), "waiting for a node with 1 A10G GPU", False),
+        (ClusterGpus(supply()), WAITS, False),
+        (ClusterGpus(supply(2, 2, 0)), "all 2 A10G GPUs are in use, and no more can be added", False),
+        (ClusterGpus(supply(2, 2, 0), autoscaler=True), "waiting for a node with 1 A10G GPU", False),
         (
-            ClusterGpus(there(2, 2, 0), autoscaler=True, infeasible=frozenset({"A10G"})),
+            ClusterGpus(supply(2, 2, 0), autoscaler=True, infeasible=frozenset({"A10G"})),
             "all 2 A10G GPUs are in use, and no more can be added",
             False,
         ),
     ],
 )
-def test_a_replica_without_a_place_is_told_why(gpus: ClusterGpus | None, reason: str, hopeless: bool) -> None:
+def test_the_reason_why_a_replica_has_no_place(gpus: ClusterGpus | None, reason: str, hopeless: bool) -> None:
     assert placement(tier(), gpus) == (reason, hopeless)
 
 
-def test_gpus_that_are_spread_over_nodes_are_no_place_for_a_replica_that_needs_them_on_one() -> None:
-    gpus = ClusterGpus(there(nodes=4, gpus=4, free=4, largest=1))
+def test_a_replica_needs_all_its_gpus_on_one_node() -> None:
+    gpus = ClusterGpus(supply(nodes=4, gpus=4, free=4, largest=1))
     reason = "the cluster has no node with 2 A10G GPUs, and it has no autoscaler to add one"
     assert placement(tier(gpus=2), gpus) == (reason, True)
 
 
-def test_a_cpu_tier_waits_for_a_place_and_for_no_gpu() -> None:
+def test_a_cpu_tier_never_waits_for_a_gpu() -> None:
     assert placement(tier(gpu=None, gpus=0), ClusterGpus()) == (WAITS, False)

@@ -1,15 +1,15 @@
-"""How long a tier's cold start takes: learned from those that went as one should.
+"""Learn how long a tier's cold start takes, from those that went well.
 
-A cold start begins when a tier without a running replica wants one, and ends when one runs. It has two parts:
+A cold start begins when a tier without a running replica requests one, and ends when one runs. It has two parts:
 
-place   until a replica is placed and begins to load: a node that the autoscaler brings, a worker that Ray starts. It
-        counts only while the cluster can have the place, and for no more than the profile expects of the whole start:
-        what takes longer is a shortage of nodes, and says nothing of the next start.
-load    from there until it runs: counted as it is.
+place   until a replica is placed and begins to load: the autoscaler adds a node, Ray starts a worker. It counts only
+        while the cluster can offer a place, and for no more than the profile expects of the whole start. A longer wait
+        is a shortage of nodes and says nothing about the next start.
+load    from there until it runs, counted in full.
 
-A start in which an attempt failed teaches nothing: the next one is not expected to fail. An attempt has failed when its
-replica said so, or when more replicas began to load than were ever wanted at once. Attempts within a replica, the steps
-that it could not start, are part of its load, since the next replica tries them too.
+A start with a failed attempt teaches nothing, because the next one is not expected to fail. An attempt has failed if
+its replica reported so, or if more replicas began to load than were ever requested at once. Chain entries that a
+replica could not start are part of its load, since the next replica tries them too.
 
 The estimate is the mean of the newest starts.
 """
@@ -24,28 +24,28 @@ from typing import Final
 from router.registry import TierName
 
 NEWEST: Final = 3
-"""So many starts are averaged."""
+"""Starts in the mean."""
 
 
 @dataclass(slots=True)
 class _Start:
-    """One that is under way."""
+    """A start under way."""
 
-    looked_s: float
-    """When its tier was last looked at."""
+    refreshed_s: float
+    """Time of the last refresh of its tier."""
     place_s: float = 0.0
     """Time that counts as waiting for a place, so far."""
     loading_since_s: float | None = None
-    """None: no replica loads yet."""
+    """None while no replica loads."""
     replicas: set[str] = field(default_factory=set)
     """Those that began to load."""
-    most: int = 1
-    """Replicas that were wanted at once."""
+    most_requested: int = 1
+    """Most replicas that were requested at once."""
     failed: bool = False
 
 
 class ColdStarts:
-    """Of all tiers. Times are of a monotonic clock, s."""
+    """The cold starts of all tiers. Times are of a monotonic clock, s."""
 
     def __init__(self) -> None:
         self._starts: dict[TierName, _Start] = {}
@@ -54,25 +54,25 @@ class ColdStarts:
 
     @property
     def learned_s(self) -> Mapping[TierName, float]:
-        """By tier: the expected cold start; a tier that is missing had none yet."""
+        """Expected cold start by tier; tiers that have measured none are missing."""
         return {name: sum(newest) / len(newest) for name, newest in self._newest.items()}
 
-    def look(
+    def refresh(
         self, name: TierName, *, running: int, starting: int, possible: bool, expected_s: float, now_s: float
     ) -> None:
-        """What a tier is doing now.
+        """Take the present state of a tier.
 
         Args:
             name: the tier.
-            running: its replicas that run.
-            starting: those that are wanted and do not run yet.
+            running: replicas that run.
+            starting: replicas that are requested and do not run yet.
             possible: whether the cluster has, or can add, a place for one.
             expected_s: cold start that the profile expects, s.
             now_s: now.
         """
         start = self._starts.get(name)
         if start is not None:
-            start.most = max(start.most, running + starting)
+            start.most_requested = max(start.most_requested, running + starting)
         if running:
             self._warm.add(name)
             if start is not None:
@@ -83,30 +83,30 @@ class ColdStarts:
             self._starts.pop(name, None)
             return
         if start is None:
-            self._starts[name] = _Start(now_s, most=starting)
+            self._starts[name] = _Start(now_s, most_requested=starting)
             return
         if start.loading_since_s is None and possible:
-            start.place_s += now_s - start.looked_s
-        start.looked_s = now_s
+            start.place_s += now_s - start.refreshed_s
+        start.refreshed_s = now_s
 
-    def loads(self, name: TierName, replica_id: str, now_s: float) -> None:
-        """A replica says that it loads; one more of a tier that runs is no cold start."""
+    def replica_loading(self, name: TierName, replica_id: str, now_s: float) -> None:
+        """Note that a replica loads. If the tier is warm, that is no cold start."""
         if name in self._warm:
             return
         start = self._starts.setdefault(name, _Start(now_s))
         start.replicas.add(replica_id)
         if start.loading_since_s is None:
-            start.place_s += now_s - start.looked_s
+            start.place_s += now_s - start.refreshed_s
             start.loading_since_s = now_s
 
-    def failed(self, name: TierName) -> None:
-        """A replica says that it cannot start."""
+    def replica_failed(self, name: TierName) -> None:
+        """Note that a replica failed to start."""
         if (start := self._starts.get(name)) is not None:
             start.failed = True
 
     def _learn(self, name: TierName, start: _Start, expected_s: float, now_s: float) -> None:
-        if start.failed or len(start.replicas) > start.most:
+        if start.failed or len(start.replicas) > start.most_requested:
             return
-        loading_since_s = start.looked_s if start.loading_since_s is None else start.loading_since_s
+        loading_since_s = start.refreshed_s if start.loading_since_s is None else start.loading_since_s
         took_s = min(start.place_s, expected_s) + now_s - loading_since_s
         self._newest.setdefault(name, deque(maxlen=NEWEST)).append(took_s)

@@ -1,4 +1,4 @@
-"""What the pool knows while its application is being stopped: that it is, and what is still open at the ingress."""
+"""What is still open at the ingress replicas while the application is stopping."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-REPORT_OPEN_EVERY_S: Final = 0.2
-"""Interval of the ingress replicas' counts once the gates are closed, s."""
 _STALE_AFTER_S: Final = 5.0
-"""A count that was not renewed for so long is of a replica that is gone, s."""
+"""A replica that has not renewed its count for this long is gone, s."""
 
 
 class OpenRequests:
-    """Closed once, for good; then counts come in, by ingress replica.
+    """Closed once and for good; afterwards the ingress replicas report how many requests they still hold.
 
     Args:
         clock: seconds, monotonic.
@@ -27,21 +25,25 @@ class OpenRequests:
         self._counts: dict[str, tuple[float, int]] = {}
 
     def close(self) -> None:
-        """Nothing new is to be taken from now on."""
+        """Take no new requests from now on."""
         self._closed.set()
 
     async def closed(self, within_s: float) -> bool:
-        """Whether it is closed: at once when it is, else when that comes, or after `within_s`."""
+        """Return whether it is closed: as soon as it is, or after `within_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._closed.wait()
         return self._closed.is_set()
 
     def report(self, replica_id: str, count: int) -> None:
-        """An ingress replica that takes nothing new holds so many requests."""
+        """Take the count of an ingress replica that accepts no new requests."""
         self._counts[replica_id] = (self._clock(), count)
 
     def counts(self) -> dict[str, int]:
-        """The newest count of every ingress replica that has closed its gate and lives."""
+        """Return the newest count of every ingress replica that still reports."""
         now_s = self._clock()
-        return {replica: count for replica, (told_s, count) in self._counts.items() if now_s - told_s < _STALE_AFTER_S}
+        return {
+            replica_id: count
+            for replica_id, (reported_s, count) in self._counts.items()
+            if now_s - reported_s < _STALE_AFTER_S
+        }

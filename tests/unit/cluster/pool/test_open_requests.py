@@ -1,13 +1,13 @@
-"""What the pool knows while its application is being stopped."""
+"""The pool counts the open requests while the application is stopping."""
 
 from __future__ import annotations
 
 import asyncio
 
-from cluster.open_requests import OpenRequests
+from cluster.pool.open_requests import OpenRequests
 
 
-async def test_who_asks_hears_at_once_that_it_was_closed() -> None:
+async def test_a_waiter_returns_as_soon_as_it_is_closed() -> None:
     requests = OpenRequests()
     asking = asyncio.ensure_future(requests.closed(60))
     await asyncio.sleep(0)
@@ -17,11 +17,11 @@ async def test_who_asks_hears_at_once_that_it_was_closed() -> None:
     assert await requests.closed(0)
 
 
-async def test_who_asks_is_not_kept_for_ever() -> None:
+async def test_a_waiter_returns_after_its_time() -> None:
     assert not await OpenRequests().closed(0.01)
 
 
-async def test_the_newest_count_of_each_replica_stands() -> None:
+async def test_the_newest_count_of_each_replica_is_kept() -> None:
     requests = OpenRequests()
     requests.report("a", 3)
     requests.report("b", 0)
@@ -29,7 +29,7 @@ async def test_the_newest_count_of_each_replica_stands() -> None:
     assert requests.counts() == {"a": 2, "b": 0}
 
 
-async def test_a_replica_that_no_longer_reports_is_not_waited_for() -> None:
+async def test_a_replica_that_no_longer_reports_is_forgotten() -> None:
     now_s = 0.0
     requests = OpenRequests(lambda: now_s)
     requests.report("dead", 7)
