@@ -277,7 +277,7 @@ def test_any_choice_within_bounds_gives_a_valid_plan_that_keeps_what_the_user_se
     assert low <= made.power <= high
     assert made.entry in case.profile.tiers[made.tier].chain
     most = made.entry.speculation.k_max if made.entry.speculation else 0
-    assert 0 <= made.spec.k <= most
+    assert 0 <= made.spec.most_drafts(made.entry.speculation) <= most
     assert "speed" not in body or made.speed == body["speed"]
     assert "max_tokens" not in body or made.sampling.max_tokens == body["max_tokens"]
     wish = body.get("spec", {})
