@@ -49,7 +49,7 @@ def test_a_feature_without_effect_has_a_flat_curve() -> None:
 def test_gains_are_told_against_the_mean() -> None:
     seen = samples(500, lambda form: 5 + form.digits)
     model = fit(seen, stiffness=2)
-    assert sum(model.gain(sample.form) for sample in seen) / len(seen) == pytest.approx(0, abs=0.01)
+    assert sum(model.gain(sample.features) for sample in seen) / len(seen) == pytest.approx(0, abs=0.01)
 
 
 def test_the_stiffer_the_flatter() -> None:
@@ -64,7 +64,7 @@ def test_the_stiffer_the_flatter() -> None:
 
 def test_a_constant_feature_is_no_error() -> None:
     seen = [Sample(Features(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), gain, 0.5) for gain in (0.0, 1.0)]
-    assert fit(seen, stiffness=2).gain(seen[0].form) == pytest.approx(0)
+    assert fit(seen, stiffness=2).gain(seen[0].features) == pytest.approx(0)
 
 
 def test_noise_is_fitted_stiffly_and_a_clear_curve_is_not() -> None:
