@@ -64,8 +64,8 @@ def server(claude: MessagesApi) -> Iterator[Server]:
     """All applications behind one Serve."""
     stubs = {"profile": "local", "inference_mode": "mock"}
     agents = {
-        "explaining": {"mode": "single_shot", "pause_after": 1000},
-        "planning": {"mode": "multi_turn", "pause_after": 1000, "timeout_s": 3.0},
+        "explaining": {"mode": "single_shot", "pause_s": 0},
+        "planning": {"mode": "multi_turn", "pause_s": 0, "timeout_s": 3.0},
     }
     applications = APPLICATIONS | {
         name: {"stub": FAST_STUB, "agent": agent | {"base_url": claude.url}} for name, agent in agents.items()
