@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from cluster.profiles import read_yaml
+from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
 from serve_app.lifecycle.serve import IMPORT_PATH, serve_file

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.profiles import merge
+from cluster.profiles.reading import merge
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
