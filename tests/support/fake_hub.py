@@ -92,7 +92,7 @@ class FakeHub:
         self._state.cuts[file] = after
 
     def stall(self, file: str) -> threading.Event:
-        """Send nothing of the file until the event is set."""
+        """Answer no request for the file's content until the event is set."""
         return self._state.stalls.setdefault(file, threading.Event())
 
     def fail(self, file: str, status: int | None) -> None:
@@ -169,11 +169,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, content, headers)
             return
         self.hub.downloads.append(path)
+        if path in self.hub.stalls:
+            self.hub.stalls[path].wait(30)
         if status := self.hub.failures.get(path):
             self._error(status, "a fault that the test asked for")
             return
-        if path in self.hub.stalls:
-            self.hub.stalls[path].wait(30)
         if path in self.hub.corrupt:
             content = bytes(byte ^ 0xFF for byte in content)
         if (cut := self.hub.cuts.pop(path, None)) is not None:

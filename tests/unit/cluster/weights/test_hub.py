@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,9 +55,14 @@ def test_a_broken_connection_is_retried(world: World) -> None:
 def test_after_a_failed_seed_the_next_one_downloads_only_the_missing_files(
     world: World, free_bytes: Callable[[int], None]
 ) -> None:
+    release = world.hub.stall(SHARD_1)
     world.hub.fail(SHARD_1, 503)
-    with pytest.raises(WeightsError, match="answered 503: seed again later, finished files are kept"):
-        world.seed()
+    with ThreadPoolExecutor() as threads:
+        seeding = threads.submit(world.seed)
+        _wait_for(lambda: all((world.partial / name).exists() for name in NEEDED if name != SHARD_1))
+        release.set()
+        with pytest.raises(WeightsError, match="answered 503: seed again later, finished files are kept"):
+            seeding.result()
     assert state_of(world.models_dir, "m") is State.PARTIAL
     assert not is_complete(world.path)
     before = len(world.hub.downloads)
@@ -146,15 +151,11 @@ def test_a_folder_that_no_seed_made_is_not_touched(world: World) -> None:
 
 def test_two_seeders_at_once_download_every_file_once(world: World) -> None:
     release = world.hub.stall(SHARD_1)
-    results: list[str] = []
-    threads = [threading.Thread(target=lambda: results.append(world.seed())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    _wait_for(lambda: any("waiting for another seeder" in line for line in world.lines))
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == ["kept", "seeded"]
+    with ThreadPoolExecutor() as threads:
+        seedings = [threads.submit(world.seed) for _ in range(2)]
+        _wait_for(lambda: any("waiting for another seeder" in line for line in world.lines))
+        release.set()
+        assert sorted(seeding.result() for seeding in seedings) == ["kept", "seeded"]
     assert sorted(world.hub.downloads) == NEEDED
 
 
