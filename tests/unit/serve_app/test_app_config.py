@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.errors import ConfigError
 from serve_app.config import AppConfig, load_config
 
