@@ -1,9 +1,8 @@
-"""`python -m cluster.weights`: see `command.py`."""
+"""`python -m cluster.weights` is `power-lever weights`."""
 
-import os
 import sys
 
 from cluster.weights.command import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,9 @@
-"""The command line: `seed`, `list` and `verify` a profile's models, or make an `early-exit` draft."""
+"""`power-lever weights`: seed, list and verify a profile's models, or make an early-exit draft."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,18 +22,12 @@ from router.registry import ModelSource, Profile
 _DEFAULT = Calibration()
 
 
-def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m cluster.weights", description=__doc__)
-    add_arguments(parser)
-    return run(parser.parse_args(argv), env)
-
-
-def run(options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    """Run a parsed command; return the exit code: 0 done, 1 failed (the reason is one line), 130 Ctrl-C."""
+def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
+    """Run the command; return the exit code: 0 done, 1 failed (the reason is one line), 130 Ctrl-C."""
+    options = _parser().parse_args(arguments)
     folder = Path(options.models_dir).expanduser().absolute() if options.models_dir else models_dir(env)
     try:
-        return int(options.weights_command(folder, options, env))
+        return int(options.run(folder, options, env))
     except (ConfigError, WeightsError) as error:
         _print_error(error)
         return 1
@@ -41,8 +36,8 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> int:
         return 130
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands and their options to a parser; `run` takes what it parses."""
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="power-lever weights", description=__doc__)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--models-dir", help="default: MODELS_DIR, else `models` in the repository")
     of_profile = argparse.ArgumentParser(add_help=False, parents=[shared])
@@ -53,15 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     seed = commands.add_parser("seed", parents=[of_profile], help="download or make the models that are missing")
-    seed.set_defaults(weights_command=_seed)
+    seed.set_defaults(run=_seed)
     list_ = commands.add_parser("list", parents=[of_profile], help="show the models, their size and their state")
-    list_.set_defaults(weights_command=_list)
+    list_.set_defaults(run=_list)
     check = commands.add_parser("verify", parents=[of_profile], help="read all files again and compare checksums")
-    check.set_defaults(weights_command=_verify)
+    check.set_defaults(run=_verify)
 
     description = "Make a draft model: the target's first layers, and an output layer fitted on the target's answers."
     draft = commands.add_parser("early-exit", parents=[shared], help="make a draft model", description=description)
-    draft.set_defaults(weights_command=_early_exit)
+    draft.set_defaults(run=_early_exit)
     add = draft.add_argument
     add("--layers", required=True, type=_at_least(1), metavar="N", help="how many of the target's layers it has")
     add("--model", metavar="NAME", help="the target, in the models folder; default: the profile's bundled model")
@@ -72,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed_help = "the same seed makes the same draft (default: %(default)s)"
     add("--seed", type=_at_least(0), default=_DEFAULT.seed, metavar="N", help=seed_help)
     add("--force", action="store_true", help="replace a draft of that name")
+    return parser
 
 
 def _seed(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
