@@ -31,7 +31,6 @@ from serve_app.api.sse import PING, SSE_HEADERS
 from serve_app.api.streaming import ClosingStream
 from serve_app.config import AppConfig
 from serve_app.pool.view import PoolView
-from serve_app.speculation.params import to_arguments
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.inbox import TICK, Inbox, Tick
 
@@ -135,7 +134,7 @@ def _prompt_text(body: Mapping[str, Any]) -> str:
 def engine_call(request: Request, body: Mapping[str, Any], choice: Choice, request_id: str) -> HttpCall:
     """The request for the tier's engine: `spec` is not vLLM's, and becomes extra sampling arguments."""
     rest = {key: value for key, value in body.items() if key != SPEC}
-    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": to_arguments(choice.spec, choice.category)})
+    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": choice.spec.to_arguments(choice.category)})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(raw)).encode()),
