@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from grpc import RpcError
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
-
 from router.registry import Drafts, TierName
 
 REPORT_EVERY_S: Final = 1.0
@@ -17,8 +13,6 @@ REPORT_OPEN_EVERY_S: Final = 0.2
 """Interval of the ingress replicas' counts of open requests while the application is stopping, s."""
 LONG_POLL_S: Final = 10.0
 """The pool answers a long poll after this time even if nothing has changed, s."""
-POOL_AWAY: Final = (RayError, RayServeException, RpcError, TimeoutError)
-"""What a call of the pool raises while the pool or its node restarts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
     "main": {"stub": FAST_STUB},
     "tight": {
         "stub": FAST_STUB,
-        "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "retry_after_s": 7, "request_timeout_s": 4},
+        "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
         "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
         "ingress": {"replicas": 2},
     },

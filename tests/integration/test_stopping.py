@@ -29,7 +29,6 @@ CONFIG = {
     "inference_mode": "mock",
     "stub": {"tokens_per_s": 20.0},
     "tiers": {"eco": {"max_ongoing_requests": 1}},
-    "limits": {"retry_after_s": 7},
 }
 
 
@@ -119,7 +118,7 @@ def test_sigterm_finishes_what_is_open_refuses_what_is_new_and_leaves_nothing(
     response = wait_until_refused(instance)
     assert working.open
     assert response.status_code == 503
-    assert response.headers["retry-after"] == "7"
+    assert response.headers["retry-after"] == "5"
     assert response.json()["error"]["code"] == "stopping"
     with Api(f"http://{HOST}:{instance.port}") as api:
         assert api.get("/readyz").status_code == 503  # a balancer goes elsewhere

@@ -14,7 +14,7 @@ from router.registry import Baseline, ChainEntry, ModelSource, Profile, Replicas
 from router.request import Constraints, InferenceRequest, Message
 from router.runs.record import RunSettings
 from router.spec_params import SpecParams
-from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
+from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
 from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
 
 SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -28,7 +28,6 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     ModelSource,
     Baseline,
     Limits,
-    Relay,
     StubSettings,
     IngressSettings,
     ScalingSettings,

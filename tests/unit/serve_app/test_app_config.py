@@ -42,11 +42,11 @@ def test_a_named_profile_is_not_asked_for() -> None:
 
 
 def test_yaml_beats_the_profile_key_by_key() -> None:
-    plain, changed = config(), config({"tiers": {"eco": {"active_watts": 12.5}}, "limits": {"retry_after_s": 9}})
+    plain, changed = config(), config({"tiers": {"eco": {"active_watts": 12.5}}, "limits": {"max_sequences": 9}})
     assert changed.tiers["eco"].active_watts == 12.5
     assert changed.tiers["eco"].chain == plain.tiers["eco"].chain
     assert changed.tiers["ultra"] == plain.tiers["ultra"]
-    assert changed.limits.retry_after_s == 9
+    assert changed.limits.max_sequences == 9
     assert changed.limits.max_body_bytes == plain.limits.max_body_bytes
 
 

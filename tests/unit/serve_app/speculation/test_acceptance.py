@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from serve_app.speculation import acceptance
 from serve_app.speculation.acceptance import (
     LEVEL,

@@ -1,6 +1,6 @@
-"""Checks of JSON values that convert nothing: what was checked is what is passed on. Problems are told in JSON's words.
+"""Checks of JSON values that convert nothing, so that what was checked is passed on. Messages use JSON's terms.
 
-A check yields a `(path, words)` pair for each problem; `path` is where inside the value, "" for the value itself.
+A check yields a `(path, message)` pair for each problem. The path leads to a place inside the value; "" is the value.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _SHOWN_CHARS = 80
 
 
 def boolean(value: object) -> Iterator[Problem]:
-    """`true` or `false`."""
+    """Check for `true` or `false`."""
     if not isinstance(value, bool):
         yield "", f"must be true or false, got {shown(value)}"
 
 
 def number(value: object) -> Iterator[Problem]:
-    """Any number."""
+    """Check for any number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         yield "", f"must be a number, got {shown(value)}"
 
 
 def whole(least: int, most: int) -> Check:
-    """A whole number within bounds, both included."""
+    """Return a check for a whole number from `least` to `most`, both included."""
 
     def check(value: object) -> Iterator[Problem]:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -38,7 +38,7 @@ def whole(least: int, most: int) -> Check:
 
 
 def text(least: int, most: int) -> Check:
-    """A string of so many characters."""
+    """Return a check for a string of so many characters."""
 
     def check(value: object) -> Iterator[Problem]:
         if not isinstance(value, str):
@@ -50,7 +50,7 @@ def text(least: int, most: int) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    """One of these strings."""
+    """Return a check for one of these strings."""
 
     def check(value: object) -> Iterator[Problem]:
         if value not in words:
@@ -60,7 +60,7 @@ def one_of(*words: str) -> Check:
 
 
 def listing(of: Check, most: int) -> Check:
-    """A list of at most so many values, each of which passes `of`."""
+    """Return a check for a list of at most so many values that all pass `of`."""
 
     def check(value: object) -> Iterator[Problem]:
         if not isinstance(value, list):
@@ -75,7 +75,7 @@ def listing(of: Check, most: int) -> Check:
 
 
 def mapping(of: Check, most: int) -> Check:
-    """An object of at most so many fields, each of whose values passes `of`."""
+    """Return a check for an object of at most so many fields whose values all pass `of`."""
 
     def check(value: object) -> Iterator[Problem]:
         if not isinstance(value, dict):
@@ -90,7 +90,7 @@ def mapping(of: Check, most: int) -> Check:
 
 
 def record(fields: Mapping[str, Check]) -> Check:
-    """An object of these fields and no others; null stands for a field that is not given."""
+    """Return a check for an object with these fields only; null means that a field is not given."""
 
     def check(value: object) -> Iterator[Problem]:
         if not isinstance(value, dict):
@@ -106,7 +106,7 @@ def record(fields: Mapping[str, Check]) -> Check:
 
 
 def either(words: str, *checks: Check) -> Check:
-    """What passes any of the checks; otherwise `words` say what is allowed."""
+    """Return a check for a value that passes any of the checks. `words` say what is allowed."""
 
     def check(value: object) -> Iterator[Problem]:
         if all(any(True for _ in check(value)) for check in checks):
@@ -116,12 +116,12 @@ def either(words: str, *checks: Check) -> Check:
 
 
 def anything(value: object) -> Iterator[Problem]:
-    """Any value: somebody else checks it."""
+    """Accept any value: it is checked elsewhere."""
     yield from ()
 
 
 def shown(value: object) -> str:
-    """A value as JSON writes it, cut short."""
+    """Return a value as JSON, cut to a length for messages."""
     written = orjson.dumps(value).decode()
     return written if len(written) <= _SHOWN_CHARS else written[: _SHOWN_CHARS - 3] + "..."
 

@@ -9,10 +9,10 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from serve_app.api.errors import ApiError
-from serve_app.api.openai_body import OpenAIBody, parse_openai
+from serve_app.api.openai.body import OpenAIBody, parse_openai
 from serve_app.config import Limits
 
-LIMITS = Limits(max_prompt_chars=100, max_sequences=8, max_answer_tokens=1000)
+LIMITS = Limits(max_prompt_chars=100, max_sequences=8)
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
@@ -111,7 +111,7 @@ def test_extra_arguments_that_speak_to_the_scheduler_are_refused() -> None:
         ({"logit_bias": {"7": None}}, "logit_bias.7: must be a number, got null"),
         ({"tool_choice": "any"}, 'tool_choice: must be none, auto, required or an object, got "any"'),
         ({"tools": [{}] * 129}, "tools: must be a list of at most 128, has 129"),
-        ({"prompt": "Hi"}, "prompt: unknown field, or one that this server does not take"),
+        ({"prompt": "Hi"}, "prompt: unknown field, or one that this server does not allow"),
     ],
 )
 def test_a_wrong_type_is_told_in_words_with_the_fields_name(fields: dict[str, Any], message: str) -> None:
@@ -153,22 +153,22 @@ def test_what_is_no_prompt_is_refused_in_words(prompt: object) -> None:
 
 def test_more_sequences_than_the_limit_are_refused_before_any_is_begun() -> None:
     assert chat(n=8).sequences == 8
-    assert refusal(n=9).message == ("n: 9 answers to each of 1 prompts are 9 sequences, allowed are max_sequences = 8")
+    assert refusal(n=9).message.endswith("are 9 sequences, allowed are limits.max_sequences = 8")
     assert completion(prompt=["a"] * 4, n=2).sequences == 8
     with pytest.raises(ApiError, match="2 answers to each of 5 prompts are 10 sequences"):
         completion(prompt=["a"] * 5, n=2)
 
 
 def test_the_tokens_of_all_sequences_are_bounded_together() -> None:
-    chat(n=4, max_tokens=250).check_length(2048, LIMITS)
-    with pytest.raises(ApiError, match=r"4 sequences .* of 251 tokens are 1004 tokens, allowed are max_answer_tokens"):
-        chat(n=4, max_tokens=251).check_length(2048, LIMITS)
-    # Where no length is named it may be that of the context; vLLM takes `max_completion_tokens` first.
-    with pytest.raises(ApiError, match=r"2 sequences .* of 2048 tokens"):
-        chat(n=2).check_length(2048, LIMITS)
-    chat(n=2, max_completion_tokens=10, max_tokens=2048).check_length(2048, LIMITS)
-    # One sequence is bounded by the context.
-    chat().check_length(2048, LIMITS)
+    chat(n=4, max_tokens=250_000).check_length(2048)
+    with pytest.raises(ApiError, match=r"4 sequences .* of 250001 tokens are 1000004 tokens, allowed are 1000000"):
+        chat(n=4, max_tokens=250_001).check_length(2048)
+    # An answer whose length is not given may fill the context; vLLM takes `max_completion_tokens` first.
+    with pytest.raises(ApiError, match=r"2 sequences .* of 500001 tokens"):
+        chat(n=2).check_length(500_001)
+    chat(n=2, max_completion_tokens=10, max_tokens=500_001).check_length(2048)
+    # One sequence is limited by the context.
+    chat().check_length(2_000_000)
 
 
 LONG = "x" * 51
@@ -195,7 +195,7 @@ def test_the_limit_holds_for_the_whole_conversation(fields: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("prompt", ["x" * 101, ["x" * 50, "x" * 51], [5] * 101, [[5] * 50, [5] * 51]])
 def test_the_limit_holds_for_every_form_of_a_prompt(prompt: object) -> None:
-    with pytest.raises(ApiError, match="has 101 characters, allowed are max_prompt_chars = 100") as error:
+    with pytest.raises(ApiError, match=r"has 101 characters, allowed are limits\.max_prompt_chars = 100") as error:
         parse_openai({"prompt": prompt}, chat=False, limits=LIMITS)
     assert (error.value.status, error.value.code) == (400, "prompt_too_long")
 

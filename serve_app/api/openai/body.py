@@ -1,10 +1,10 @@
-"""The bodies that the OpenAI routes take: an allowlist of vLLM's fields, with types and the bounds of what costs.
+"""The bodies of the OpenAI routes: an allowlist of vLLM's fields with their types, and limits where size costs.
 
-vLLM 0.32 ignores fields that it does not know, and knows some that are no client's business: `priority` overtakes
-others, `kv_transfer_params` speaks to the cache of another engine, `vllm_xargs` reaches our scheduler, `chat_template`
-is a program, beam search multiplies the work. So a field that is not listed here is refused by its name. What a number
-may be (`temperature`, `top_p`, ...) is left to vLLM, which says so itself; nothing here converts a value, so what was
-checked is what vLLM gets. As in OpenAI's API, null stands for a field that is not given.
+vLLM 0.32 ignores fields that it does not know, and obeys some that a client must not set: `priority` overtakes other
+requests, `kv_transfer_params` reaches the cache of another engine, `vllm_xargs` reaches our scheduler, `chat_template`
+is a program, beam search multiplies the work. So a field that is not listed here is refused by its name. vLLM itself
+checks the ranges of numbers (`temperature`, `top_p`, ...). Nothing here converts a value: vLLM gets what was checked.
+As in OpenAI's API, null means that a field is not given.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from serve_app.api.errors import bad_request
-from serve_app.api.json_checks import (
+from serve_app.api.openai.json_checks import (
     Check,
     Problem,
     anything,
@@ -34,39 +34,42 @@ from serve_app.config import Limits
 
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
-_MOST_STOPS: Final = 16
-"""As on `/api/inference`: the engine looks for each of them after each token."""
-_MOST_IDS: Final = 1024
-"""Token ids in `logit_bias`, `allowed_token_ids` and the like, which the engine handles at each step."""
-_MOST_TOOLS: Final = 128
-_MOST_PROBLEMS: Final = 10
-"""Problems that one message tells."""
+_MAX_STOPS: Final = 16
+"""As in `/api/inference`: the engine searches for each of them after each token."""
+_MAX_IDS: Final = 1024
+"""Token ids in `logit_bias`, `allowed_token_ids` and similar fields: the engine processes them at each step."""
+_MAX_TOOLS: Final = 128
+_MAX_PROBLEMS: Final = 10
+"""Problems in one error message."""
+_MAX_ANSWER_TOKENS: Final = 1_000_000
+"""Completion tokens of all answers of a request with several (`n` x prompts x `max_tokens`). More would hold an engine
+longer than a request may take: 900 s at 1000 tokens/s."""
 
 _COUNT: Final = whole(0, _INT32)
 _INT: Final = whole(-_INT64 - 1, _INT64)
 _TEXT: Final = text(0, 1_000_000)
 _OBJECT: Final = mapping(anything, _INT32)
-_IDS: Final = listing(whole(0, _INT32), _MOST_IDS)
+_IDS: Final = listing(whole(0, _INT32), _MAX_IDS)
 
 
-def _none(value: object) -> Iterator[Problem]:
+def _empty(value: object) -> Iterator[Problem]:
     if value != {}:
-        yield "", "extra arguments of vLLM are not taken; `spec` is the field for speculative decoding"
+        yield "", "must be {}: vLLM's extra arguments are not allowed; use `spec` for speculative decoding"
 
 
 _SHARED: Final[Mapping[str, Check]] = MappingProxyType(
     {
         "model": _TEXT,
-        # Ours; `openai_relay.choose` reads it.
+        # Our own field; `tier_choice.py` reads it.
         "spec": anything,
         # Length
         "max_tokens": whole(1, _INT32),
         "min_tokens": _COUNT,
         "n": whole(1, _INT32),
         "stop": either(
-            f"a string, or a list of at most {_MOST_STOPS} strings, of 1 to 256 characters",
+            f"a string, or a list of at most {_MAX_STOPS} strings, of 1 to 256 characters",
             text(1, 256),
-            listing(text(1, 256), _MOST_STOPS),
+            listing(text(1, 256), _MAX_STOPS),
         ),
         "stop_token_ids": _IDS,
         "include_stop_str_in_output": boolean,
@@ -80,7 +83,7 @@ _SHARED: Final[Mapping[str, Check]] = MappingProxyType(
         "presence_penalty": number,
         "frequency_penalty": number,
         "repetition_penalty": number,
-        "logit_bias": mapping(number, _MOST_IDS),
+        "logit_bias": mapping(number, _MAX_IDS),
         "allowed_token_ids": _IDS,
         "bad_words": listing(text(1, 256), 64),
         # Form of the answer
@@ -104,7 +107,7 @@ _SHARED: Final[Mapping[str, Check]] = MappingProxyType(
         "truncation_side": one_of("left", "right"),
         "cache_salt": text(1, 1024),
         "user": _TEXT,
-        "vllm_xargs": _none,
+        "vllm_xargs": _empty,
     }
 )
 _CHAT: Final[Mapping[str, Check]] = MappingProxyType(
@@ -114,7 +117,7 @@ _CHAT: Final[Mapping[str, Check]] = MappingProxyType(
         "max_completion_tokens": whole(1, _INT32),
         "logprobs": boolean,
         "top_logprobs": _INT,
-        "tools": listing(_OBJECT, _MOST_TOOLS),
+        "tools": listing(_OBJECT, _MAX_TOOLS),
         "tool_choice": either("none, auto, required or an object", one_of("none", "auto", "required"), _OBJECT),
         "parallel_tool_calls": boolean,
         "reasoning_effort": text(1, 32),
@@ -122,9 +125,9 @@ _CHAT: Final[Mapping[str, Check]] = MappingProxyType(
         "include_reasoning": boolean,
         "add_generation_prompt": boolean,
         "continue_final_message": boolean,
-        "documents": listing(_OBJECT, _MOST_IDS),
+        "documents": listing(_OBJECT, _MAX_IDS),
         "chat_template_kwargs": _OBJECT,
-        # Taken from OpenAI's clients, and without meaning here.
+        # OpenAI's clients send these; they have no meaning here.
         "metadata": _OBJECT,
         "store": boolean,
         "service_tier": text(1, 32),
@@ -147,7 +150,7 @@ _WITHOUT_MEANING: Final = frozenset(
         "vllm_xargs",
     )
 )
-"""Fields that the engine does not get."""
+"""Fields that are accepted and not passed on to the engine."""
 _READ_BY_THE_MODEL: Final = (
     "messages",
     "prompt",
@@ -157,48 +160,47 @@ _READ_BY_THE_MODEL: Final = (
     "response_format",
     "structured_outputs",
 )
-"""Fields whose text counts against `max_prompt_chars`: the template or the grammar compiler reads them."""
+"""Fields whose text counts towards `max_prompt_chars`: the chat template or the grammar compiler reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAIBody:
-    """A body that was checked."""
+    """A checked body."""
 
     fields: dict[str, Any]
-    """What was given and has a meaning here; no field is null."""
+    """The given fields that have a meaning here; none is null."""
     sequences: int
-    """Answers that it asks for: `n` for each prompt."""
+    """Requested answers: `n` for each prompt."""
 
     @property
     def streaming(self) -> bool:
-        """Whether the client asked for SSE."""
+        """Whether the client requested SSE."""
         return self.fields.get("stream") is True
 
-    def check_length(self, max_model_len: int, limits: Limits) -> None:
-        """Hold what may be generated in all sequences together against the limit.
+    def check_length(self, max_model_len: int) -> None:
+        """Check how many tokens all answers together may have.
 
         Args:
-            max_model_len: how long a chat's answer may get that names no length.
-            limits: of the application.
+            max_model_len: length of an answer for which the body sets none.
 
         Raises:
             ApiError: 400.
         """
-        named = [self.fields[key] for key in ("max_completion_tokens", "max_tokens") if key in self.fields]
-        each = named[0] if named else max_model_len
-        if self.sequences > 1 and self.sequences * each > limits.max_answer_tokens:
+        given = [self.fields[key] for key in ("max_completion_tokens", "max_tokens") if key in self.fields]
+        each = given[0] if given else max_model_len
+        if self.sequences > 1 and self.sequences * each > _MAX_ANSWER_TOKENS:
             raise bad_request(
                 f"max_tokens: {self.sequences} sequences (n x prompts) of {each} tokens are "
-                f"{self.sequences * each} tokens, allowed are max_answer_tokens = {limits.max_answer_tokens}",
+                f"{self.sequences * each} tokens, allowed are {_MAX_ANSWER_TOKENS}",
                 code="invalid_request",
             )
 
 
 def parse_openai(body: Any, *, chat: bool, limits: Limits) -> OpenAIBody:
-    """The body of `/v1/chat/completions` (`chat`) or `/v1/completions`.
+    """Check the body of `/v1/chat/completions` (`chat`) or `/v1/completions`.
 
     Raises:
-        ApiError: 400 naming each wrong field, or what is too long or too many.
+        ApiError: 400 naming each wrong field, or the limit that is exceeded.
     """
     if not isinstance(body, dict):
         raise bad_request(f"the body must be a JSON object, got {shown(body)}")
@@ -213,22 +215,22 @@ def parse_openai(body: Any, *, chat: bool, limits: Limits) -> OpenAIBody:
         else:
             prompts = counted
     if problems:
-        more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
-        raise bad_request("; ".join(problems[:_MOST_PROBLEMS]) + more, code="invalid_request")
+        more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+        raise bad_request("; ".join(problems[:_MAX_PROBLEMS]) + more, code="invalid_request")
     chars = characters([given[key] for key in _READ_BY_THE_MODEL if key in given])
     check_characters(chars, limits)
     sequences = prompts * given.get("n", 1)
     if sequences > limits.max_sequences:
         raise bad_request(
             f"n: {given.get('n', 1)} answers to each of {prompts} prompts are {sequences} sequences, "
-            f"allowed are max_sequences = {limits.max_sequences}",
+            f"allowed are limits.max_sequences = {limits.max_sequences}",
             code="invalid_request",
         )
     return OpenAIBody({key: value for key, value in given.items() if key not in _WITHOUT_MEANING}, sequences)
 
 
 def characters(value: object) -> int:
-    """Characters of all the texts inside a JSON value, names of fields included; a token id counts as one."""
+    """Count the characters of all strings in a JSON value, keys included. A number (a token id) counts as one."""
     count, level = 0, [value]
     while level:
         inner: list[object] = []
@@ -247,26 +249,26 @@ def characters(value: object) -> int:
 
 
 def check_characters(chars: int, limits: Limits) -> None:
-    """Hold the length of a whole conversation against the limit.
+    """Check the length of a whole conversation.
 
     Raises:
         ApiError: 400.
     """
     if chars > limits.max_prompt_chars:
-        message = f"prompt: has {chars} characters, allowed are max_prompt_chars = {limits.max_prompt_chars}"
+        message = f"prompt: has {chars} characters, allowed are limits.max_prompt_chars = {limits.max_prompt_chars}"
         raise bad_request(message, code="prompt_too_long")
 
 
 def _problems(given: Mapping[str, Any], fields: Mapping[str, Check]) -> Iterator[Problem]:
     for key, value in given.items():
         if key not in fields:
-            yield shown(key)[1:-1], "unknown field, or one that this server does not take"
+            yield shown(key)[1:-1], "unknown field, or one that this server does not allow"
         else:
             yield from ((key + path, words) for path, words in fields[key](value))
 
 
 def _prompts(prompt: object) -> int | None:
-    """How many prompts these are; None for what is none."""
+    """Return how many prompts these are; None if they are not prompts."""
     if isinstance(prompt, str) or _are_token_ids(prompt):
         return 1
     if isinstance(prompt, list) and (

@@ -1,14 +1,12 @@
-"""What every request passes first: clean headers before Serve, a bound on what an ingress replica holds open."""
+"""Headers are cleaned before Serve reads a request, and each request gets one id."""
 
 from __future__ import annotations
-
-import asyncio
 
 import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from serve_app.admission.door import Bounded, CleanHeaders, before_serve
+from serve_app.admission.headers import CleanHeaders, before_serve
 from tests.support.http_client import SCOPE, Client
 
 Headers = list[tuple[bytes, bytes]]
@@ -43,20 +41,20 @@ async def cleaned(*headers: tuple[bytes, bytes]) -> tuple[Serve, Client]:
         (b"serve-multiplexed-model-id", b"a"),
     ],
 )
-async def test_a_client_cannot_steer_serve_by_a_header(header: tuple[bytes, bytes]) -> None:
+async def test_a_client_cannot_control_serve_by_a_header(header: tuple[bytes, bytes]) -> None:
     serve, _ = await cleaned((b"accept", b"*/*"), header)
     assert serve.seen is not None
     assert [key for key, _ in serve.seen] == [b"accept", b"x-request-id"]
 
 
-async def test_a_sane_id_of_the_clients_is_the_requests_and_stands_in_the_response_once() -> None:
+async def test_the_clients_valid_id_is_kept_and_is_in_the_response_once() -> None:
     serve, client = await cleaned((b"x-request-id", b"order-17/a"), (b"x-request-id", b"other"))
     assert serve.seen == [(b"x-request-id", b"order-17/a")]
     assert client.headers == [(b"content-type", b"text/plain"), (b"x-request-id", b"order-17/a")]
 
 
 @pytest.mark.parametrize("given", [b"", b"a b", b"x" * 129, b"<script>", b'"', "é".encode()])
-async def test_another_id_is_replaced_by_one_of_ours(given: bytes) -> None:
+async def test_an_invalid_id_is_replaced_by_a_new_one(given: bytes) -> None:
     serve, client = await cleaned((b"x-request-id", given))
     assert serve.seen is not None
     ((_, name),) = serve.seen
@@ -65,50 +63,13 @@ async def test_another_id_is_replaced_by_one_of_ours(given: bytes) -> None:
 
 
 @pytest.mark.parametrize("header", [(b"x-name", b"caf\xe9"), (b"caf\xe9", b"a"), (b"x-request-id", b"\xff")])
-async def test_a_header_that_is_not_utf_8_is_a_400_that_serve_never_sees(header: tuple[bytes, bytes]) -> None:
+async def test_a_header_that_is_not_utf_8_is_a_400_and_never_reaches_serve(header: tuple[bytes, bytes]) -> None:
     serve, client = await cleaned(header)
     assert (serve.seen, client.status) == (None, 400)
     assert orjson.loads(client.body)["error"]["code"] == "bad_header"
 
 
-async def test_serve_is_given_the_middleware_in_the_form_that_it_takes() -> None:
+async def test_serve_accepts_the_middleware_in_this_form() -> None:
     from ray.serve._private.http_util import validate_http_proxy_callback_return
 
     assert [middleware.cls for middleware in validate_http_proxy_callback_return(before_serve())] == [CleanHeaders]
-
-
-async def test_work_beyond_the_bound_is_a_503_with_retry_after_until_a_response_has_ended() -> None:
-    ends = asyncio.Event()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await ends.wait()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    bounded = Bounded(app, most=2, retry_after_s=7)
-    post, get = ({**SCOPE, "method": method, "headers": []} for method in ("POST", "GET"))
-    clients = [Client() for _ in range(5)]
-    calls = [
-        asyncio.ensure_future(bounded(scope, client.receive, client.send))
-        for scope, client in zip((post, post, post, get, get), clients, strict=True)
-    ]
-    await asyncio.sleep(1)
-    assert [client.status for client in clients] == [200, 200, 503, 200, 200]
-    assert dict(clients[2].headers)[b"retry-after"] == b"7"
-    assert orjson.loads(clients[2].body)["error"]["retryable"] is True
-    ends.set()
-    await asyncio.gather(*calls)
-    late = Client()
-    await bounded(post, late.receive, late.send)
-    assert late.status == 200
-
-
-async def test_a_request_that_fails_gives_its_place_back() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        raise RuntimeError("broken")
-
-    bounded = Bounded(app, most=1, retry_after_s=1)
-    for _ in range(2):
-        client = Client()
-        with pytest.raises(RuntimeError, match="broken"):
-            await bounded({**SCOPE, "method": "POST", "headers": []}, client.receive, client.send)

@@ -1,4 +1,4 @@
-"""Ends tasks for certain."""
+"""Cancel tasks and wait until they have ended."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks, each once, and wait until they have ended, however often the waiter is cancelled meanwhile.
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel each task once, and wait until all have ended, even if the waiter is cancelled several times meanwhile.
 
-    A client that leaves is noticed more than once: its connection is cut, and Serve cancels its call. A `gather` that
-    is cancelled cancels its tasks again, in the middle of their clean-up, and what they had under way goes on.
+    A client that leaves is noticed more than once: its connection breaks, and Serve cancels its call. A `gather` that
+    is cancelled would cancel its tasks again in the middle of their clean-up, and their requests would run on.
 
     Raises:
         CancelledError: after the tasks have ended, if the waiter was cancelled.
@@ -25,6 +25,6 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
             cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # looked at: what a task failed with that nobody wants any more is no news
+            task.exception()  # mark it as retrieved: nobody needs it, and asyncio would log it
     if cancelled is not None:
         raise cancelled

@@ -1,12 +1,13 @@
-"""The SSE events of `/api/inference` (design contract): their bytes, and what `metrics` and `config` say."""
+"""The SSE events of `/api/inference` (design contract) as bytes, and the data of `config`, `status` and `metrics`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
+from router.observation import TierState
 from router.plan import Plan, TraceStep
 from router.registry import Profile
 from serve_app.engine.interface import Finished, Token
@@ -14,17 +15,21 @@ from sustainability.factors import Factors
 from sustainability.footprint import baseline_seconds, footprint
 from sustainability.savings import savings
 
-PING = b": ping\n\n"
-SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+PING: Final = b": ping\n\n"
+PING_EVERY_S: Final = 0.4
+"""Interval of pings on a silent stream, s. A proxy notices by a failed write that its client has left: two pings later
+the engine is free, within the second that is allowed for it."""
+STATUS_EVERY_S: Final = 2.0
+"""Interval of `status` events before the first token, s; the contract allows 5 s."""
 
 
 def event(kind: str, data: Mapping[str, Any]) -> bytes:
-    """One event: `data: {"type": kind, "data": data}` and a blank line."""
+    """Return one event: `data: {"type": kind, "data": data}` and a blank line."""
     return b"data: " + orjson.dumps({"type": kind, "data": data}) + b"\n\n"
 
 
 def token_events(tokens: Sequence[Token]) -> bytes:
-    """One `token` event per token, as one piece of bytes to write at once."""
+    """Return one `token` event per token, as bytes to write at once."""
     return b"".join(
         event(
             "token",
@@ -35,19 +40,19 @@ def token_events(tokens: Sequence[Token]) -> bytes:
 
 
 def trace_event(step: TraceStep) -> bytes:
-    """One step of the trace."""
+    """Return the event of a trace step."""
     return event("trace", {"step": step.step, "result": step.result, "duration_ms": round(step.duration_ms, 4)})
 
 
 def reasoning_event(plan: Plan, text: str | None, source: Literal["claude", "agent"]) -> bytes:
-    """Why this plan: the text of that source; the router's own words where there is none."""
+    """Return why this plan was made: the source's text, or the router's own if the source gave none."""
     if text is None:
         return event("reasoning", {"text": plan.explain(), "source": "heuristic"})
     return event("reasoning", {"text": text, "source": source})
 
 
 def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> dict[str, Any]:
-    """The data of the `config` event: what was decided, before anything runs."""
+    """Return the data of the `config` event: what was decided before anything runs."""
     speculation = plan.entry.speculation
     return {
         "request_id": request_id,
@@ -78,6 +83,22 @@ def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> di
     }
 
 
+def status_data(state: TierState, waited_s: float, queued: bool) -> dict[str, Any]:
+    """Return the data of a `status` event.
+
+    Args:
+        state: of the tier.
+        waited_s: time since the request arrived, s.
+        queued: whether the request only waits for its turn, not for a replica.
+    """
+    if queued:
+        name, estimate_s = "queued", state.queue_wait_ms / 1000
+    else:
+        name = "loading" if state.starting else "provisioning"
+        estimate_s = max(0.0, state.cold_start_s - waited_s)
+    return {"state": name, "waited_s": round(waited_s, 3), "estimate_s": round(estimate_s, 3), "reason": state.reason}
+
+
 def metrics_data(
     plan: Plan,
     profile: Profile,
@@ -89,7 +110,10 @@ def metrics_data(
     first_token_s: float | None,
     ended_s: float,
 ) -> dict[str, Any]:
-    """The data of the `metrics` event.
+    """Return the data of the `metrics` event.
+
+    `tokens_per_sec` is completion tokens over the time on the engine (prefill included, its queue excluded). Energy and
+    cost are those of the whole replica over the same time.
 
     Args:
         plan: what was decided.
@@ -98,11 +122,8 @@ def metrics_data(
         finished: the engine's own counts.
         arrived_s: clock when the request arrived, s.
         admitted_s: clock when the engine admitted it, s.
-        first_token_s: clock when its first token came, s; None when there was none.
+        first_token_s: clock when its first token came, s; None if there was none.
         ended_s: clock when its last token came, s.
-
-    `tokens_per_sec` is completion tokens over the time on the engine (waiting in its queue excluded, prefill
-    included); energy and cost are those of the whole replica over that same time.
     """
     tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
     busy_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)

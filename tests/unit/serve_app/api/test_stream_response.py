@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from starlette.types import Message
 
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.stream_response import StreamResponse
 from tests.support.http_client import SCOPE, Client
 from tests.support.streams import Script, Wait
 
@@ -16,7 +16,7 @@ from tests.support.streams import Script, Wait
 async def test_a_whole_body_is_sent_and_the_source_closed() -> None:
     script: Script[bytes] = Script([b"one", b"two"])
     client = Client()
-    await client.read(ClosingStream(script.stream(), 200, {}))
+    await client.read(StreamResponse(script.stream(), 200, {}))
     assert client.pieces == [b"one", b"two"]
     assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
     assert script.closed
@@ -25,7 +25,7 @@ async def test_a_whole_body_is_sent_and_the_source_closed() -> None:
 async def test_the_source_is_closed_when_the_client_leaves_midway() -> None:
     script: Script[bytes] = Script([b"one", Wait(5), b"two"])
     client = Client()
-    answering = asyncio.ensure_future(client.read(ClosingStream(script.stream(), 200, {})))
+    answering = asyncio.ensure_future(client.read(StreamResponse(script.stream(), 200, {})))
     await asyncio.sleep(1)
     closed_before = script.closed
     client.leave()
@@ -43,7 +43,7 @@ async def test_the_source_is_closed_when_sending_fails() -> None:
             raise OSError("connection reset")
 
     with pytest.raises(OSError, match="connection reset"):
-        await ClosingStream(script.stream(), 200, {})(SCOPE, client.receive, broken)
+        await StreamResponse(script.stream(), 200, {})(SCOPE, client.receive, broken)
     assert script.closed
 
 
@@ -58,10 +58,10 @@ async def test_a_client_that_takes_nothing_for_a_minute_counts_as_gone(caplog: p
         await client.send(message)
 
     with caplog.at_level("WARNING", logger="ray.serve"):
-        await ClosingStream(script.stream(), 200, {})(SCOPE, client.receive, stalls_after_the_first)
+        await StreamResponse(script.stream(), 200, {})(SCOPE, client.receive, stalls_after_the_first)
     assert loop.time() - began_s == pytest.approx(60)
     assert (client.pieces, script.closed) == ([b"one"], True)
-    assert "took nothing for 60 s" in caplog.text
+    assert "read nothing for 60 s" in caplog.text
 
 
 async def test_a_client_that_takes_each_piece_after_50_s_gets_them_all() -> None:
@@ -72,7 +72,7 @@ async def test_a_client_that_takes_each_piece_after_50_s_gets_them_all() -> None
         await asyncio.sleep(50)
         await client.send(message)
 
-    await ClosingStream(script.stream(), 200, {})(SCOPE, client.receive, slow)
+    await StreamResponse(script.stream(), 200, {})(SCOPE, client.receive, slow)
     assert client.pieces == [b"one", b"two", b"three"]
 
 
@@ -80,7 +80,7 @@ async def test_the_source_is_closed_when_it_fails() -> None:
     script: Script[bytes] = Script([b"one", RuntimeError("broken")])
     client = Client()
     with pytest.raises(RuntimeError, match="broken"):
-        await client.read(ClosingStream(script.stream(), 200, {}))
+        await client.read(StreamResponse(script.stream(), 200, {}))
     assert script.closed
 
 
@@ -93,7 +93,7 @@ async def test_what_lies_behind_the_body_is_closed_even_when_the_client_left_bef
         closed.set()
 
     client.leave()
-    await client.read(ClosingStream(script.stream(), 200, {}, close))
+    await client.read(StreamResponse(script.stream(), 200, {}, close))
     assert not script.opened
     assert closed.is_set()
 
@@ -103,5 +103,5 @@ async def test_headers_may_be_a_mapping_or_raw_pairs(
     headers: Mapping[str, str] | Sequence[tuple[bytes, bytes]],
 ) -> None:
     client = Client()
-    await client.read(ClosingStream(Script([b"."]).stream(), 202, headers))
+    await client.read(StreamResponse(Script([b"."]).stream(), 202, headers))
     assert (client.status, client.headers) == (202, [(b"x-one", b"1")])
