@@ -24,7 +24,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 .PHONY: serve test test-unit test-integration test-e2e check fix install install-dev weights clean
 
 serve: install weights
-	$(SERVE_ENV) $(BIN)/python -m serve_app serve serve_config.yaml
+	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
 
 weights: install
 	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)
