@@ -27,7 +27,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
     # never good enough.
     "broken": {
         "stub": {"tokens_per_s": 200.0, "failing_entries": ["ngram"]},
-        "speculation": {"fallback": {"min_tokens": 20}},
+        "speculation": {"fallback_min_tokens": 20},
         "tiers": {
             "balanced": {
                 "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],
