@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.constraints import broken_limits, given_limits
 from router.dials import tier_for_power
 from router.observation import Observation, TierState
 from router.plan import Plan, forecast, plan
 from router.registry import TIER_NAMES
 from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
+from router.selection import broken_limits, given_limits
 from tests.unit.router.profiles import small_profile
 from tests.unit.router.strategies import goals, limits, observations
 
