@@ -1,4 +1,4 @@
-"""The bundled model, made for real from the GGUF of the installed package (about 30 s)."""
+"""The bundled model, converted from the GGUF of the installed package (about 30 s)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from cluster.weights import is_complete, missing_reason, model_path
 from cluster.weights.hub import HubAccess
 from cluster.weights.seeding import Seeder
@@ -26,14 +26,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def seed(folder: Path, said: list[str]) -> str:
+def seed(folder: Path, lines: list[str]) -> str:
     # Port 9 of this machine answers nobody: a bundled model must need no hub.
-    return Seeder(folder, HubAccess("http://127.0.0.1:9", False), said.append).seed(
+    return Seeder(folder, HubAccess("http://127.0.0.1:9", False), lines.append).seed(
         KEY, load_profile("local").models[KEY]
     )
 
 
-def test_the_model_is_whole_and_readable_by_an_engine_of_another_user(models: Path) -> None:
+def test_the_model_is_complete_and_readable_by_an_engine_of_another_user(models: Path) -> None:
     path = model_path(models, KEY)
     assert is_complete(path)
     assert missing_reason(models, KEY) is None
@@ -42,10 +42,10 @@ def test_the_model_is_whole_and_readable_by_an_engine_of_another_user(models: Pa
 
 def test_a_second_seed_does_nothing(models: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in models.rglob("*")}
-    said: list[str] = []
-    assert seed(models, said) == "kept"
+    lines: list[str] = []
+    assert seed(models, lines) == "kept"
     assert {path: path.stat().st_mtime_ns for path in models.rglob("*")} == before
-    assert "nothing to do" in said[0]
+    assert "nothing to do" in lines[0]
 
 
 def test_the_engine_is_told_to_stop_at_the_end_of_a_turn(models: Path) -> None:

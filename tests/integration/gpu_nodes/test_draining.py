@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.profiles import merge
+from cluster.profiles.reading import merge
 from tests.integration.gpu_nodes.conftest import ELSEWHERE, IDLE_S, MAIN, types
 from tests.support.api import Answer, Api
 from tests.support.gpu_cluster import IDLE_MINUTES, GpuCluster
