@@ -27,7 +27,7 @@ serve: install weights
 	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
 
 weights: install
-	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)
+	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
 test: install-dev weights
 	$(BIN)/python -m pytest tests/unit tests/integration tests/e2e

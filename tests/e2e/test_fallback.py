@@ -15,7 +15,7 @@ from bench.load.servers import Server
 from tests.support.api import Answer, Api, Json
 from tests.support.e2e_app import LOST_MODEL, WORKING_ENTRY
 
-MISSING_WEIGHTS = rf"weights of {LOST_MODEL} are not in /.*: run `python -m cluster.weights seed"
+MISSING_WEIGHTS = rf"weights of {LOST_MODEL} are not in /.*: run `power-lever weights seed"
 # vLLM's own words, from its child process: what one request may need, and what there is.
 SCARCE_MEMORY = r"ValueError: .*2048.*\d+\.\d+ GiB.*\d+\.\d+ GiB"
 BAD_TEMPLATE = r"no message is good enough"
