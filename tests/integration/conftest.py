@@ -27,7 +27,7 @@ APPLICATIONS: dict[str, dict[str, Any]] = {
     # never good enough.
     "broken": {
         "stub": {"tokens_per_s": 200.0, "failing_entries": ["ngram"]},
-        "speculation": {"fallback": {"min_tokens": 20}},
+        "speculation": {"fallback_min_tokens": 20},
         "tiers": {
             "balanced": {
                 "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],
@@ -64,8 +64,8 @@ def server(claude: MessagesApi) -> Iterator[Server]:
     """All applications behind one Serve."""
     stubs = {"profile": "local", "inference_mode": "mock"}
     agents = {
-        "explaining": {"mode": "single_shot", "pause_after": 1000},
-        "planning": {"mode": "multi_turn", "pause_after": 1000, "timeout_s": 3.0},
+        "explaining": {"mode": "single_shot", "pause_s": 0},
+        "planning": {"mode": "multi_turn", "pause_s": 0, "timeout_s": 3.0},
     }
     applications = APPLICATIONS | {
         name: {"stub": FAST_STUB, "agent": agent | {"base_url": claude.url}} for name, agent in agents.items()
