@@ -38,7 +38,7 @@ def test_its_config_tells_the_engine_to_stop_at_the_end_of_a_turn(bundled_model:
     assert "quantization_config" not in config
 
 
-def test_text_survives_the_tokenizer_and_chats_end_where_the_model_was_taught(bundled_model: Path) -> None:
+def test_text_survives_the_tokenizer_and_turns_end_with_their_marker(bundled_model: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(bundled_model)

@@ -67,7 +67,7 @@ def test_a_client_that_offers_h2c_keeps_its_body(server: Server) -> None:
     assert received.startswith(b"HTTP/1.1 200")
 
 
-def test_a_request_has_one_id_in_its_response_the_clients_if_it_is_sane(server: Server) -> None:
+def test_a_response_has_exactly_one_request_id_the_clients_if_it_is_valid(server: Server) -> None:
     for given, kept in (("order-17", True), ("no spaces please", False)):
         head, body = answer(server, request(QUICK, f"X-Request-Id: {given}"))
         (line,) = [line for line in head.split("\r\n") if line.startswith("x-request-id:")]
@@ -75,7 +75,7 @@ def test_a_request_has_one_id_in_its_response_the_clients_if_it_is_sane(server: 
         assert line.split(": ")[1].encode() in body.lower()
 
 
-def test_a_client_cannot_have_the_engine_go_on_for_nobody(server: Server, api: Api) -> None:
+def test_a_client_cannot_keep_its_request_running_after_it_left(server: Server, api: Api) -> None:
     api.wait_for(lambda api: running(api) == 0, timeout_s=20)
     with connected(server) as connection:
         connection.sendall(request(LONG, "X-Request-Disconnect-Disabled: ?1"))
@@ -83,7 +83,7 @@ def test_a_client_cannot_have_the_engine_go_on_for_nobody(server: Server, api: A
     api.wait_for(lambda api: running(api) == 0, timeout_s=20)
 
 
-def test_requests_that_stand_still_get_a_408_and_stand_in_nobodys_way(server: Server, api: Api) -> None:
+def test_stalled_requests_get_408_and_block_no_other(server: Server, api: Api) -> None:
     small = request(QUICK)[:-5]  # waits in HAProxy
     large = request({**QUICK, "prompt": "x" * 60_000})[:-5]  # more than HAProxy holds: waits in the ingress
     with contextlib.ExitStack() as stack:
@@ -104,7 +104,7 @@ def test_requests_that_stand_still_get_a_408_and_stand_in_nobodys_way(server: Se
     assert_alive(api)
 
 
-def test_clients_that_never_read_hold_up_nobody(server: Server, api: Api) -> None:
+def test_clients_that_never_read_block_no_other(server: Server, api: Api) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(32):
             stack.enter_context(connected(server)).sendall(request({**LONG, "prompt": "x stub:rate=0"}))
