@@ -134,15 +134,15 @@ def _speed(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
 
 
 def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
-    wish = case.request.spec
+    requested = case.request.spec
     entry = case.profile.entry(choice.tier, case.observation.tier(choice.tier).active_entry)
     k_max = entry.speculation.k_max if entry.speculation else 0
-    if wish is not None and wish.k is not None and choice.k not in (None, wish.k):
-        yield f"k {choice.k}: the user set {wish.k}"
-    if wish is not None and wish.tau is not None and choice.tau not in (None, wish.tau):
-        yield f"tau {choice.tau:g}: the user set {wish.tau:g}"
-    if wish is not None and not wish.enabled and choice.k not in (None, 0):
-        yield f"k {choice.k}: the user wants no drafts"
+    if requested is not None and requested.k is not None and choice.k not in (None, requested.k):
+        yield f"k {choice.k}: the user set {requested.k}"
+    if requested is not None and requested.tau is not None and choice.tau not in (None, requested.tau):
+        yield f"tau {choice.tau:g}: the user set {requested.tau:g}"
+    if requested is not None and not requested.enabled and choice.k not in (None, 0):
+        yield f"k {choice.k}: the user turned drafts off"
     if isinstance(choice.k, int) and choice.k > k_max:
         yield f"k {choice.k} is more than entry {entry.name} of tier {choice.tier} can do ({k_max})"
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from router.agent.report import Fallback
-from router.agent.tools import DraftTokens
 from router.plan import TraceStep
-from router.registry import Frozen, Power, TierName
+from router.registry import DraftTokens, Frozen, Power, TierName
 
 REASON_CHARS = 600
 

@@ -23,14 +23,15 @@ from router.plan import (
     escalation_for,
     is_seeded_sample,
     sampling_of,
-    spec_plan,
     tier_pool,
 )
 from router.registry import TierName
-from router.request import InferenceRequest, SpecWish
+from router.request import InferenceRequest
+from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
 from router.selection import Candidate, Selection
 from router.selection_words import checked_constraints
+from router.spec_params import SpecParams
 
 LEAST_TIME_S: Final = 0.1
 """With less time than this an agent is not asked."""
@@ -131,7 +132,12 @@ def replanned(
     category = before.classification.category
     sampling = sampling_of(request, category, speed, entry)
     past = state.recent_by_category.get(category, NO_RUNS)
-    spec = spec_plan(entry.speculation, _wish(choice, request), past, is_seeded_sample(request, sampling))
+    requested = _requested(choice, request)
+    spec, no_drafts_reason = requested.resolve(
+        entry.speculation,
+        seeded=is_seeded_sample(request, sampling),
+        wasteful=drafts_are_waste(entry.speculation, requested, past),
+    )
     config = built_config(selection.power, speed, choice.tier, entry, sampling, spec)
     watch.lap("build_config", config.model_dump())
     chosen = selection.chosen
@@ -147,6 +153,7 @@ def replanned(
         cold_start_s=pool.cold_start_s,
         escalation=escalation_for(before.classification, request, selection),
         trace=(*before.trace[:-1], *steps, *watch.steps),
+        no_drafts_reason=no_drafts_reason,
         prediction=chosen.prediction if chosen else None,
         broken=selection.broken,
         notes=notes,
@@ -169,11 +176,11 @@ def _selection(tier: TierName, speed: int, case: Case) -> Selection:
     )
 
 
-def _wish(choice: AgentChoice, request: InferenceRequest) -> SpecWish:
-    """The user's wish with the agent's under it; unset where neither said anything."""
+def _requested(choice: AgentChoice, request: InferenceRequest) -> SpecParams:
+    """Return the user's parameters over the agent's; what neither set stays unset."""
     given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
     own = {key: value for key, value in (("k", choice.k), ("tau", choice.tau)) if value is not None}
-    return SpecWish.model_validate(own | {key: value for key, value in given.items() if value is not None})
+    return SpecParams.model_validate(own | {key: value for key, value in given.items() if value is not None})
 
 
 def _with_steps(plan: Plan, steps: tuple[TraceStep, ...], report: AgentReport) -> Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
@@ -25,12 +25,13 @@ from router.plan import (
     classify_chat,
     is_seeded_sample,
     sampling_of,
-    spec_plan,
     tier_pool,
 )
-from router.registry import Frozen, Power, Tier, TierName
-from router.request import InferenceRequest, SpecWish
+from router.registry import DraftTokens, Frozen, Power, Tier, TierName
+from router.request import InferenceRequest
+from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS, Recent, RunSummary
+from router.spec_params import SpecParams
 from router.steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 InputT = TypeVar("InputT", bound=BaseModel)
 OutputT = TypeVar("OutputT", bound=BaseModel)
 
-DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
-"""Draft tokens per step; `auto`: the controller decides."""
 MOST_PROMPT_CHARS: Final = 200_000
 
 
@@ -145,7 +144,12 @@ def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
         category = classify_chat(request.chat()).category
         past = state.recent_by_category.get(category, NO_RUNS)
     sampling = sampling_of(request, category, speed, entry)
-    spec = spec_plan(entry.speculation, SpecWish.model_validate(given), past, is_seeded_sample(request, sampling))
+    requested = SpecParams.model_validate(given)
+    spec, _ = requested.resolve(
+        entry.speculation,
+        seeded=is_seeded_sample(request, sampling),
+        wasteful=drafts_are_waste(entry.speculation, requested, past),
+    )
     return built_config(tier.power[0], speed, asked.tier, entry, sampling, spec)
 
 

@@ -11,7 +11,7 @@ from router.agent.metering import Meter
 from router.agent.report import AgentReport, Fallback
 from router.agent.settings import AgentSettings
 from router.plan import Clock
-from serve_app.transport.ending import end
+from serve_app.transport.tasks import cancel_and_wait
 
 Tell = Callable[[Meter], Awaitable[str | Fallback]]
 """Gives the text, or why there is none; counts what it uses."""
@@ -73,7 +73,7 @@ class Explanation:
     async def aclose(self) -> None:
         """Cancel what is under way, and wait until it has let go."""
         if self._telling is not None:
-            await end(self._telling)
+            await cancel_and_wait(self._telling)
 
     def _told(self, ending: str | Fallback) -> Told:
         self._taken = True

@@ -6,7 +6,7 @@ from typing import Any
 
 from router.observation import ClusterGpus, Observation, TierState
 from router.registry import Tier
-from serve_app.api.runs_view import runs_view
+from router.runs.summary import Recent, RunSummary
 from serve_app.config import AppConfig
 
 
@@ -79,5 +79,32 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
         "queue_wait_ms": state.queue_wait_ms,
         "cold_start_s": state.cold_start_s,
-        "recent": runs_view(state),
+        "recent": _recent_runs(state),
     }
+
+
+def _recent_runs(state: TierState) -> dict[str, Any]:
+    """All categories together, and each of them under `categories`."""
+    categories = {name: _summary(summary) for name, summary in sorted(state.recent_by_category.items())}
+    return _summary(state.recent) | {"categories": categories}
+
+
+def _summary(summary: RunSummary) -> dict[str, Any]:
+    """Means and deviations; null where nothing was measured."""
+    return {
+        "runs": round(summary.runs, 2),
+        "ttft_ms": _mean(summary.ttft_ms),
+        "engine_ttft_ms": _mean(summary.engine_ttft_ms),
+        "total_ms": _mean(summary.total_ms),
+        "tokens_per_sec": _mean(summary.tokens_per_s),
+        "completion_tokens": _mean(summary.completion_tokens),
+        "acceptance_rate": summary.acceptance_rate,
+        "draft_tokens": round(summary.draft_tokens, 2),
+        "energy_wh": _mean(summary.energy_wh),
+        "cost_usd": _mean(summary.cost_usd),
+        "finish_reasons": dict(summary.finish_reasons),
+    }
+
+
+def _mean(recent: Recent | None) -> dict[str, float] | None:
+    return {"mean": recent.mean, "deviation": recent.deviation} if recent else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from cluster.pool import DraftOrder
+from cluster.pool.messages import DraftOrder
 from router.registry import TierName
 from serve_app.engine.interface import DraftCount, Engine, EngineError
 from serve_app.speculation.draft_choice import DraftChoice

@@ -19,7 +19,7 @@ from ray.serve._private.client import ServeControllerClient
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatusOverview
 
-from cluster.pool import POOL_AWAY
+from serve_app.transport.ray_errors import RAY_ERRORS
 
 logger = logging.getLogger("ray.serve")
 
@@ -68,7 +68,7 @@ async def _close_gates(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 drain_s = max(drain_s, await pool.close.remote())
             pools[name] = pool
-        except POOL_AWAY as error:
+        except RAY_ERRORS as error:
             logger.warning("application %s is deleted with its gate open: %s", name, error)
     return pools, drain_s
 
@@ -98,7 +98,7 @@ async def _count_open(pools: Mapping[str, DeploymentHandle]) -> int | None:
             if name in applications and len(counts) < _running(applications[name], "ingress"):
                 return None
             total += sum(counts.values())
-    except POOL_AWAY as error:
+    except RAY_ERRORS as error:
         logger.warning("what is open is not known: %s", error)
         return None
     return total

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log1p
 from typing import NamedTuple
 
+from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import AcceptanceEstimator, no_evidence
 from serve_app.speculation.allocation import Allocation
 from serve_app.speculation.allowance import Allowance
@@ -22,7 +23,6 @@ from serve_app.speculation.search import Search
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.snapshot import CostSnapshot, FamilySnapshot, Snapshot
 from serve_app.speculation.tau import TauState
-from serve_app.speculation.wish import SpeculationWish
 
 _DRAFT_DELAY = 4
 """Steps until what is asked for now may have been observed. Rather too many: then drafts seem to come more often than
@@ -89,21 +89,26 @@ class DepthController:
         self._asked_lately = deque([0] * _DRAFT_DELAY)
         self._probe_count = self._plain_count = 0
 
-    def add(self, request_id: str, wish: SpeculationWish) -> None:
-        """A request begins; an earlier one of the same id is forgotten."""
+    def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool = False) -> None:
+        """Begin a request; forget an earlier one of the same id.
+
+        Args:
+            request_id: names it in `decide` and `observe`.
+            spec: its resolved parameters.
+            category: of its prompt; requests of one category are expected to be drafted alike.
+            seeded: whether it is sampled with a seed. Nothing is drafted for it then, whatever `spec` says.
+        """
         step, exploration = self._step, self._settings.exploration
-        family = self._families.get(wish.category)
+        family = self._families.get(category)
         evidence = no_evidence(step)
         belief = self._estimator.belief(evidence, family.profile, step)
-        k = None if wish.k == "auto" else min(wish.k, self._k_max)
-        if wish.seeded:
-            k = 0
-        tau = wish.tau or 0.0
+        k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
+        tau = spec.tau or 0.0
         floor = min(1.0, tau + self._settings.tau.margin) if tau and k is None else 0.0
         self._requests[request_id] = RequestState(
             id=request_id,
             k=k,
-            why_fixed=Reason.SEEDED if wish.seeded else Reason.ASKED,
+            why_fixed=Reason.SEEDED if seeded else Reason.ASKED,
             tau=tau,
             tau_state=TauState.new(step, exploration) if tau else None,
             floor=floor,

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from serve_app.transport.ending import end
+from serve_app.transport.tasks import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 
@@ -96,7 +96,7 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
         try:
             await asyncio.wait({task}, timeout=_LEAVE_S)
         finally:
-            await end(task)
+            await cancel_and_wait(task)
         if outbox.done and not task.cancelled() and (error := task.exception()) is not None:
             # Starlette raises what it has answered with a 500, for its server to log.
             logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=error)

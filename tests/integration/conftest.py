@@ -23,7 +23,7 @@ from tests.support.messages_api import MessagesApi
 LAST = ("test_runs", "test_pool_restart", "test_poor_draft", "test_stopping")
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
-    "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "retry_after_s": 7, "request_timeout_s": 4},
+    "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
     "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
     "ingress": {"replicas": 2},
 }
@@ -57,7 +57,6 @@ EXPLAINING: dict[str, Any] = {"agent": {"mode": "single_shot", "pause_after": 10
 PLANNING: dict[str, Any] = {
     "agent": {"mode": "multi_turn", "pause_after": 1000, "timeout_s": 3.0},
     "tiers": {"eco": {"max_ongoing_requests": 1}},
-    "limits": {"retry_after_s": 7},
 }
 
 

@@ -51,7 +51,7 @@ def test_sigterm_finishes_open_requests_refuses_new_ones_and_leaves_no_process(s
         response = wait_until_refused(url)
         assert working.open
         assert response.status_code == 503
-        assert response.headers["retry-after"] == "7"
+        assert response.headers["retry-after"] == "5"
         assert response.json()["error"]["code"] == "stopping"
         assert planning.get("/readyz").status_code == 503  # a balancer goes elsewhere
         assert planning.get("/healthz").status_code == 200  # and nobody kills what still works

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from router.difficulty.signals import Category
 from router.errors import ConfigError
 from serve_app.config import AppConfig, load_config
-from serve_app.speculation.wish import SpeculationWish
 
 
 def config(args: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> AppConfig:
@@ -44,11 +43,11 @@ def test_a_named_profile_is_not_asked_for() -> None:
 
 
 def test_yaml_beats_the_profile_key_by_key() -> None:
-    plain, changed = config(), config({"tiers": {"eco": {"active_watts": 12.5}}, "limits": {"retry_after_s": 9}})
+    plain, changed = config(), config({"tiers": {"eco": {"active_watts": 12.5}}, "limits": {"max_sequences": 9}})
     assert changed.tiers["eco"].active_watts == 12.5
     assert changed.tiers["eco"].chain == plain.tiers["eco"].chain
     assert changed.tiers["ultra"] == plain.tiers["ultra"]
-    assert changed.limits.retry_after_s == 9
+    assert changed.limits.max_sequences == 9
     assert changed.limits.max_body_bytes == plain.limits.max_body_bytes
 
 
@@ -124,11 +123,6 @@ def test_a_prior_of_no_category_is_refused_and_the_categories_are_named() -> Non
     assert "speculation" in message
     assert "acceptance.prior has ['json']" in message
     assert "safety_critical, code, math, creative, simple_question, general_reasoning" in message
-
-
-def test_a_request_that_names_no_category_is_of_one_that_the_router_finds() -> None:
-    assert SpeculationWish().category in get_args(Category)
-    assert SpeculationWish.from_dict({}).category in get_args(Category)
 
 
 def test_a_config_cannot_be_changed() -> None:

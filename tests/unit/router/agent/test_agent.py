@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
+import anthropic
 import pytest
 
+from router.agent.agent import MessagesAgent
 from router.agent.bounds import Case
 from router.agent.choice import AgentChoice, Chosen
+from router.agent.messages import Call, Claude, Reply, ToolCall
+from router.agent.metering import Meter
 from router.agent.report import Fallback
-from tests.support.agent_cases import case_of, messages_agent, meter, settings
+from router.registry import TIER_NAMES
+from tests.support.agent_cases import KEY, case_of, messages_agent, meter, settings
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
+from tests.support.virtual_time import VirtualTimeLoop
+from tests.unit.router.profiles import small_profile
 
 EASY = "What is the capital of France?"
 
@@ -97,7 +105,7 @@ async def test_a_model_that_says_nothing_explains_nothing(api: MessagesApi) -> N
 
 async def test_an_explanation_ends_at_the_timeout_however_steadily_it_flows(api: MessagesApi) -> None:
     api.script(Message("because " * 1000, between_s=0.02))
-    ending = await explained(api, timeout_s=0.5)
+    ending = await explained(api, timeout_s=0.2)
     assert isinstance(ending, Fallback)
     assert ending.code == "timeout"
 
@@ -204,14 +212,22 @@ async def test_whatever_is_no_plan_ends_with_its_reason(
     assert len(api.seen) == calls
 
 
-async def test_the_timeout_is_for_all_turns_together(api: MessagesApi) -> None:
-    def slowly(tier: str) -> Message:
-        return Message(tools=(ToolUse("check_gpu_pool", {"tier": tier}),), before_s=0.3)
+class SlowModel(Claude):
+    """A model that takes 0.3 s for each call and asks for another tier each time."""
 
-    api.script(slowly("eco"), slowly("balanced"), slowly("performance"), submits("eco"))
-    made = await chosen(api, timeout_s=0.5)
+    async def ask(self, call: Call, meter: Meter) -> Reply | Fallback:
+        await asyncio.sleep(0.3)
+        tier = TIER_NAMES[len(call.messages) // 2]
+        return Reply("", (ToolCall(f"t{tier}", "check_gpu_pool", {"tier": tier}),), ())
+
+
+def test_the_timeout_is_for_all_turns_together() -> None:
+    agent = settings(timeout_s=0.5)
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        model = MessagesAgent(SlowModel(anthropic.AsyncAnthropic(api_key=KEY), agent), small_profile(), agent)
+        made = runner.run(model.choose(case_of(EASY), meter(agent)))
     assert ending_code(made) == "timeout"
-    assert [step.step for step in made.steps] == ["check_gpu_pool"]
+    assert [dict(step.result)["tier"] for step in made.steps] == ["eco"]
 
 
 async def test_the_budget_is_for_all_turns_together(api: MessagesApi) -> None:

@@ -125,7 +125,7 @@ def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
         ({"k": "auto"}, {"k": 0}, "k 0: the user set auto"),
         ({"tau": 0.2}, {"tau": 0.3}, "tau 0.3: the user set 0.2"),
         ({"tau": 0.2}, {"tau": 0.2, "k": 4}, None),
-        ({"enabled": False}, {"k": 4}, "k 4: the user wants no drafts"),
+        ({"enabled": False}, {"k": 4}, "k 4: the user turned drafts off"),
         ({"enabled": False}, {"k": 0}, None),
         (None, {"k": NGRAM_K_MAX}, None),
         (

@@ -18,13 +18,13 @@ from router.plan import plan
 from router.request import InferenceRequest
 from serve_app.api.advisor import AgentPart
 from serve_app.api.errors import Failure
+from serve_app.api.events import token_events
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream
-from serve_app.api.sse import token_events
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.stream_response import StreamResponse
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
-from serve_app.transport.inbox import ReadAhead
+from serve_app.transport.stream import LocalStream
 from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -63,22 +63,22 @@ class Streamed:
     """A request with an explanation beside it."""
 
     def __init__(
-        self, items: Sequence[StreamItem | Wait | Exception], agent: Agent, state: TierState = WARM, **wish: Any
+        self, items: Sequence[StreamItem | Wait | Exception], agent: Agent, state: TierState = WARM, **fields: Any
     ) -> None:
         self.script: Script[StreamItem] = Script(items)
         self.agent = agent
         self.pool = FixedPool({"eco": state})
-        self.config = app_config(relay={"status_every_s": 2, "ping_every_s": 0.5})
-        self.wish = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | wish)
-        self.plan = plan(self.wish, self.pool.observation, self.config)
+        self.config = app_config()
+        self.request = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | fields)
+        self.plan = plan(self.request, self.pool.observation, self.config)
 
     def stream(self, part: AgentPart | None = None) -> InferenceStream:
         beside = AgentPart(self.plan, explanation=Explanation(self.agent.tell, SETTINGS))
         return InferenceStream(
             "r1",
-            self.wish,
+            self.request,
             (part or beside).plan,
-            ReadAhead(self.script.stream()),
+            LocalStream(self.script.stream()),
             self.config,
             self.pool,
             load_factors(),
@@ -123,8 +123,8 @@ async def test_on_a_warm_tier_it_begins_with_the_piece_after_the_first_token() -
         if "token" in kinds(sse_events(piece)) and not first:
             first.append(loop.time())
             assert case.agent.began_s is None
-    # A ping, half a second after it.
-    assert case.agent.began_s == pytest.approx(began + 3.5)
+    # The first ping after it.
+    assert case.agent.began_s == pytest.approx(began + 3.4)
 
 
 async def test_while_a_cold_tier_starts_it_explains_the_wait() -> None:
@@ -182,7 +182,7 @@ async def test_a_client_that_leaves_takes_the_explanation_with_it() -> None:
     case, client = Streamed([ADMITTED, TOKEN, Wait(10_000)], Agent(1000)), Client()
     stream = case.stream()
     await stream.admit()
-    answering = asyncio.ensure_future(client.read(ClosingStream(stream.events(), 200, {}, stream.aclose)))
+    answering = asyncio.ensure_future(client.read(StreamResponse(stream.events(), 200, {}, stream.aclose)))
     await asyncio.sleep(7)
     assert case.agent.began_s is not None
     client.leave()
@@ -223,7 +223,7 @@ async def test_the_words_of_an_agent_that_made_the_plan_come_at_once() -> None:
 
 async def test_where_it_made_none_the_routers_own_words_do() -> None:
     case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
-    whole = Case(case.wish, case.plan, case.config, Observation())
+    whole = Case(case.request, case.plan, case.config, Observation())
     advice = unadvised(whole, SETTINGS, "multi_turn", Fallback("busy", "32 requests use the agent already"))
     events = await case.events(AgentPart(advice.plan, advice.text, advice.report))
     assert only(events, "reasoning")[0]["source"] == "heuristic"

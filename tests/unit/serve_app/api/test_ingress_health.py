@@ -28,13 +28,13 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Pool:
-    """A pool's handle whose `news` ends as the test says."""
+    """A pool's handle whose `wait_for_update` ends as the test says."""
 
     def __init__(self, ends: BaseException | Observation) -> None:
         self.ends = ends
 
     @property
-    def news(self) -> Pool:
+    def wait_for_update(self) -> Pool:
         return self
 
     async def remote(self, seen: int) -> tuple[int, Observation]:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cluster.pool import DraftOrder
+from cluster.pool.messages import DraftOrder
 from router.registry import ChainEntry, Drafts, Speculation
 from serve_app.engine.draft_fallback import DraftKeeper
 from serve_app.engine.interface import DraftCount, EngineError

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router.spec_params import SpecParams
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.decision import Decision, Reason
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.wish import SpeculationWish
 
 K_MAX = 8
 SETTINGS = SpeculationSettings()
@@ -54,9 +54,11 @@ class Engine:
         self.seconds = 0.0
         self.rng = random.Random(0)
 
-    def add(self, request: str, acceptance: float, **wish: Any) -> None:
+    def add(
+        self, request: str, acceptance: float, category: str = "general_reasoning", seeded: bool = False, **spec: Any
+    ) -> None:
         self.acceptance[request] = acceptance
-        self.controller.add(request, SpeculationWish(**wish))
+        self.controller.add(request, SpecParams.model_validate(spec), category, seeded=seeded)
 
     def step(self) -> dict[str, Decision]:
         decided = self.controller.decide(list(self.acceptance), 0)
@@ -103,10 +105,10 @@ def test_k_0_is_never_probed() -> None:
     assert {step["a"] for step in engine.run(100)} == {Decision(0, Reason.ASKED)}
 
 
-@pytest.mark.parametrize("wish", [{"k": "auto"}, {"k": "auto", "tau": 0.5}, {"k": 3}, {"k": 3, "tau": 0.5}], ids=str)
-def test_a_seeded_request_never_gets_drafts_whatever_it_asks_for(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("spec", [{"k": "auto"}, {"k": "auto", "tau": 0.5}, {"k": 3}, {"k": 3, "tau": 0.5}], ids=str)
+def test_a_seeded_request_never_gets_drafts_whatever_it_asks_for(spec: dict[str, Any]) -> None:
     engine = Engine(cheap)
-    engine.add("a", 1.0, seeded=True, **wish)
+    engine.add("a", 1.0, seeded=True, **spec)
     engine.add("b", 1.0)
     steps = engine.run(100)
     assert {step["a"] for step in steps} == {Decision(0, Reason.SEEDED)}
@@ -170,13 +172,13 @@ def test_text_that_becomes_predictable_is_noticed() -> None:
 
 def test_news_of_a_family_reaches_its_new_requests() -> None:
     engine = Engine(dear)
-    engine.add("a", 0.05, category="poems")
+    engine.add("a", 0.05, category="creative")
     engine.run(200)
-    engine.add("b", 0.05, category="poems")
+    engine.add("b", 0.05, category="creative")
     engine.add("c", 0.05, category="code")
     first = engine.run(3)[-1]
     assert first["b"].reason is Reason.AUTO_OFF
-    assert engine.controller.snapshot().families["poems"].acceptance[0] < 0.4
+    assert engine.controller.snapshot().families["creative"].acceptance[0] < 0.4
     assert engine.controller.snapshot().families["code"].acceptance[0] > 0.6
 
 
@@ -287,7 +289,7 @@ def test_a_costly_draft_is_probed_with_fewer_tokens() -> None:
 
 def test_requests_that_have_left_are_no_error() -> None:
     controller = DepthController(K_MAX, SETTINGS)
-    controller.add("a", SpeculationWish())
+    controller.add("a", SpecParams(k="auto"), "code")
     controller.decide(["a"], 0)
     controller.remove("a")
     controller.remove("a")
@@ -298,7 +300,7 @@ def test_requests_that_have_left_are_no_error() -> None:
 def test_a_request_that_was_not_added_gets_no_decision_and_changes_none() -> None:
     controller = DepthController(K_MAX, SETTINGS)
     assert controller.decide(["nobody"], 0) == {}
-    controller.add("a", SpeculationWish(k=3))
+    controller.add("a", SpecParams(k=3), "code")
     assert {request: decision.k for request, decision in controller.decide(["nobody", "a"], 0).items()} == {"a": 3}
 
 
@@ -318,7 +320,7 @@ def test_counts_that_cannot_be_teach_what_the_nearest_that_can_would(
     learned = []
     for told in (counts, nearest):
         controller = DepthController(K_MAX, SETTINGS)
-        controller.add("a", SpeculationWish())
+        controller.add("a", SpecParams(k="auto"), "code")
         controller.decide(["a"], 0)
         controller.observe(StepResult(0.01, 3, 0, {"a": told}))
         learned.append(controller.snapshot())
@@ -334,12 +336,13 @@ def test_k_max_below_1_is_refused() -> None:
 
 def test_the_snapshot_counts_drafts_by_family() -> None:
     controller = DepthController(K_MAX, SETTINGS)
-    controller.add("a", SpeculationWish(category="code"))
-    controller.add("b", SpeculationWish(category="chat"))
+    controller.add("a", SpecParams(), "code")
+    controller.add("b", SpecParams(), "creative")
     controller.decide(["a", "b"], 0)
     controller.observe(StepResult(0.01, 9, 4, {"a": (4, 3), "b": (3, 0)}))
     families = controller.snapshot().families
-    assert {name: (seen.drafted, seen.accepted) for name, seen in families.items()} == {"code": (4, 3), "chat": (3, 0)}
+    counts = {name: (seen.drafted, seen.accepted) for name, seen in families.items()}
+    assert counts == {"code": (4, 3), "creative": (3, 0)}
 
 
 def test_the_snapshot_tells_the_fitted_costs() -> None:
@@ -367,10 +370,10 @@ ks = st.just("auto") | st.integers(0, 10)
 
 @settings(max_examples=40)
 @given(
-    wishes=st.dictionaries(
+    requests=st.dictionaries(
         st.sampled_from("abcdef"),
-        st.builds(
-            SpeculationWish, k=ks, tau=st.none() | st.floats(0, 1), category=st.sampled_from(["code", "chat", "poems"])
+        st.tuples(
+            st.builds(SpecParams, k=ks, tau=st.none() | st.floats(0, 1)), st.sampled_from(["code", "math", "creative"])
         ),
         min_size=1,
     ),
@@ -385,20 +388,20 @@ ks = st.just("auto") | st.integers(0, 10)
     ),
 )
 def test_whatever_happens_decisions_and_estimates_stay_within_their_bounds(
-    wishes: Mapping[str, SpeculationWish],
+    requests: Mapping[str, tuple[SpecParams, str]],
     steps: list[tuple[float | None, int, list[int], set[str]]],
 ) -> None:
     controller = DepthController(K_MAX, SETTINGS)
-    for request, wish in wishes.items():
-        controller.add(request, wish)
+    for request, (spec, category) in requests.items():
+        controller.add(request, spec, category)
     drafted: dict[str, int] = {}
     for seconds, prefill, luck, absent in steps:
-        present = [request for request in wishes if request not in absent]
+        present = [request for request in requests if request not in absent]
         decided = controller.decide(present, prefill)
         assert set(decided) == set(present)
         for request, decision in decided.items():
-            allowed: int | Literal["auto"] = wishes[request].k
-            assert 0 <= decision.k <= (K_MAX if allowed == "auto" else min(allowed, K_MAX))
+            k = requests[request][0].k
+            assert 0 <= decision.k <= (min(k, K_MAX) if isinstance(k, int) else K_MAX)
             assert (decision.k == 0) or decision.reason not in (Reason.TAU_STOPPED, Reason.AUTO_OFF, Reason.PLAIN)
         outcomes = {
             request: (drafted.get(request, 0), min(drafted.get(request, 0), luck[index]))

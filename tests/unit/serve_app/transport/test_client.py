@@ -12,13 +12,13 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 
 from router.observation import TierState
-from serve_app.admission.tier_slots import Admission
+from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.channel import Item, ReplyTo, TokenChannel, send_items
 from serve_app.transport.client import TierClient
-from serve_app.transport.inbox import TICK, Inbox
+from serve_app.transport.stream import TICK, ItemStream
 from tests.support.app_config import FixedPool, app_config
 from tests.support.real_loops import REAL_LOOPS
 from tests.support.requests import generation
@@ -117,19 +117,19 @@ async def channel() -> AsyncIterator[TokenChannel]:
 def client(channel: TokenChannel, tier: Tier, state: TierState | None = None) -> TierClient:
     handles: dict[Any, Any] = {"eco": tier}
     pool = FixedPool({"eco": state or TierState()})
-    return TierClient(handles, channel, pool, Admission(TIERS, pool, retry_after_s=7))
+    return TierClient(handles, channel, pool, TierSlots(TIERS, pool))
 
 
-async def rest(inbox: Inbox[Any]) -> list[object]:
+async def rest(stream: ItemStream[Any]) -> list[object]:
     items: list[object] = []
-    while (item := await inbox.get(PATIENCE_S)) is not None:
+    while (item := await stream.get(PATIENCE_S)) is not None:
         items.append(item)
     return items
 
 
-async def error_of(inbox: Inbox[Any]) -> ApiError:
+async def error_of(stream: ItemStream[Any]) -> ApiError:
     with pytest.raises(ApiError) as error:
-        await inbox.get(PATIENCE_S)
+        await stream.get(PATIENCE_S)
     return error.value
 
 
@@ -149,13 +149,13 @@ async def test_a_request_for_openai_gets_the_replicas_items_as_they_are(channel:
     assert script.closed
 
 
-async def test_a_request_is_sent_before_its_inbox_is_read(channel: TokenChannel) -> None:
+async def test_a_request_is_sent_before_its_stream_is_read(channel: TokenChannel) -> None:
     tier, script = sends(b"one")
-    inbox = client(channel, tier).generate("eco", generation())
+    stream = client(channel, tier).generate("eco", generation())
     assert len(tier.asked) == 1
     await tier.ended()
     assert script.taken == [b"one"]
-    assert await rest(inbox) == [b"one"]
+    assert await rest(stream) == [b"one"]
 
 
 async def test_two_requests_get_their_own_items(channel: TokenChannel) -> None:
@@ -172,35 +172,35 @@ async def test_two_requests_get_their_own_items(channel: TokenChannel) -> None:
 
 async def test_closing_midway_cancels_in_the_replica(channel: TokenChannel) -> None:
     tier, script = sends(b"one", FOR_EVER)
-    inbox = client(channel, tier).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
     assert (tier.cancelled, script.closed) == (0, False)
-    await inbox.aclose()
+    await stream.aclose()
     await tier.ended()
     assert (tier.cancelled, script.closed) == (1, True)
-    assert await inbox.get(PATIENCE_S) is None
+    assert await stream.get(PATIENCE_S) is None
 
 
 async def test_closing_twice_cancels_once(channel: TokenChannel) -> None:
     tier, _ = sends(b"one", FOR_EVER)
-    inbox = client(channel, tier).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
-    await inbox.aclose()
-    await inbox.aclose()
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
+    await stream.aclose()
+    await stream.aclose()
     await tier.ended()
-    await inbox.aclose()
+    await stream.aclose()
     assert tier.cancelled == 1
 
 
 async def test_closing_at_once_cancels_too(channel: TokenChannel) -> None:
     # Before anything that watches the request has begun to run.
     tier, script = sends(b"one")
-    inbox = client(channel, tier).generate("eco", generation())
-    await inbox.aclose()
+    stream = client(channel, tier).generate("eco", generation())
+    await stream.aclose()
     await tier.ended()
     assert tier.cancelled == 1
     assert script.taken == []
-    assert await inbox.get(PATIENCE_S) is None
+    assert await stream.get(PATIENCE_S) is None
 
 
 async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChannel) -> None:
@@ -209,10 +209,10 @@ async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChan
         return None
 
     tier = Tier(queued)
-    inbox = client(channel, tier).generate("eco", generation())
-    assert await inbox.get(0.01) is TICK
-    await inbox.aclose()
-    assert await inbox.get(PATIENCE_S) is None
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(0.01) is TICK
+    await stream.aclose()
+    assert await stream.get(PATIENCE_S) is None
     await tier.ended()
     assert tier.cancelled == 1
 
@@ -220,7 +220,7 @@ async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChan
 async def test_a_full_queue_is_a_503_that_tells_when_to_try_again(channel: TokenChannel) -> None:
     error = await error_of(client(channel, says(BackPressureError(64, 64))).generate("eco", generation()))
     assert error.message == "tier eco has too many requests waiting"
-    assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
+    assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
 
 
 async def test_a_tier_that_failed_to_deploy_is_told_with_its_reasons(channel: TokenChannel) -> None:
@@ -244,13 +244,13 @@ async def test_a_node_that_dies_midway_is_a_retryable_error(channel: TokenChanne
         await noticed.wait()
         raise notice
 
-    inbox = client(channel, Tier(dying)).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
+    stream = client(channel, Tier(dying)).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
     noticed.set()
-    error = await error_of(inbox)
+    error = await error_of(stream)
     assert error.message == "the replica of tier eco went away"
     assert (error.code, error.status, error.retryable) == ("replica_lost", 503, True)
-    await inbox.aclose()
+    await stream.aclose()
     connections[0].cancel()
 
 
@@ -265,11 +265,11 @@ async def test_a_process_that_dies_midway_is_a_retryable_error(channel: TokenCha
         writer.close()
         raise LOST
 
-    inbox = client(channel, Tier(dying)).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
+    stream = client(channel, Tier(dying)).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
     killed.set()
     for _ in range(2):
-        error = await error_of(inbox)
+        error = await error_of(stream)
         assert (error.code, error.status, error.retryable) == ("replica_lost", 503, True)
 
 
@@ -283,36 +283,39 @@ async def test_a_replica_that_cannot_connect_says_so_through_serve(channel: Toke
 
 
 async def test_what_nobody_expected_of_serve_is_raised_as_it_is(channel: TokenChannel) -> None:
-    inbox = client(channel, says(TypeError("cannot pickle that"))).generate("eco", generation())
+    stream = client(channel, says(TypeError("cannot pickle that"))).generate("eco", generation())
     with pytest.raises(TypeError, match="cannot pickle that"):
-        await inbox.get(PATIENCE_S)
+        await stream.get(PATIENCE_S)
 
 
 async def test_serves_result_does_not_overtake_items_on_their_way(channel: TokenChannel) -> None:
     tier, _ = sends(*[b"x" * 10_000] * 200)
-    inbox = client(channel, tier).generate("eco", generation())
+    stream = client(channel, tier).generate("eco", generation())
     await tier.ended()
-    assert await rest(inbox) == [b"x" * 10_000] * 200
+    assert await rest(stream) == [b"x" * 10_000] * 200
 
 
-async def test_a_failure_of_the_engine_is_an_item_like_others(channel: TokenChannel) -> None:
-    failure = Failure("engine_failed", "out of memory", 500, True)
-    tier, _ = sends(ADMITTED, failure)
-    assert await rest(client(channel, tier).generate("eco", generation())) == [ADMITTED, failure]
+async def test_a_failure_of_the_engine_ends_the_stream_with_that_error(channel: TokenChannel) -> None:
+    tier, _ = sends(ADMITTED, Failure("engine_failed", "out of memory", 500, True))
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == ADMITTED
+    error = await error_of(stream)
+    assert (error.code, error.message, error.status) == ("engine_failed", "out of memory", 500)
+    assert error.retryable
 
 
 async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenChannel) -> None:
     # Two replicas of two places, and three that may wait.
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
-    inboxes = [tiers.generate("eco", generation()) for _ in range(50)]
+    streams = [tiers.generate("eco", generation()) for _ in range(50)]
 
     assert len(tier.asked) == 7
-    for full in inboxes[7:]:
+    for full in streams[7:]:
         error = await error_of(full)
-        assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
-    for inbox in inboxes:
-        await inbox.aclose()
+        assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
+    for stream in streams:
+        await stream.aclose()
 
 
 async def test_a_request_of_many_sequences_takes_as_many_places(channel: TokenChannel) -> None:
@@ -325,8 +328,8 @@ async def test_a_request_of_many_sequences_takes_as_many_places(channel: TokenCh
     await first.aclose()
     third = tiers.openai("eco", CALL, 5)
     assert len(tier.asked) == 3
-    for inbox in (second, third):
-        await inbox.aclose()
+    for stream in (second, third):
+        await stream.aclose()
 
 
 @pytest.mark.parametrize("way", ["whole", "failed", "lost", "left"])
@@ -339,15 +342,15 @@ async def test_a_place_is_free_again_however_the_request_ends(channel: TokenChan
     }[way]
     tiers = client(channel, tier)
     for _ in range(5):
-        inbox: Inbox[Any] = tiers.openai("eco", CALL, 3)
+        stream: ItemStream[Any] = tiers.openai("eco", CALL, 3)
         if way == "whole":
-            assert await rest(inbox) == [ADMITTED]
+            assert await rest(stream) == [ADMITTED]
         elif way == "left":
-            assert await inbox.get(PATIENCE_S) == ADMITTED
+            assert await stream.get(PATIENCE_S) == ADMITTED
         else:
-            await error_of(inbox)
-        await inbox.aclose()
-        await inbox.aclose()
+            await error_of(stream)
+        await stream.aclose()
+        await stream.aclose()
     assert len(tier.asked) == 5
 
 
