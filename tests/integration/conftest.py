@@ -20,7 +20,7 @@ from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
 
 # Tests that change what others see come last, then the folders with clusters of their own.
-LAST = ("test_runs", "test_pool_restart", "test_poor_draft", "test_stopping")
+LAST = ("test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
     "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},

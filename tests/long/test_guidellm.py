@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.reporting.report import REPOSITORY
 from tests.support.api import Api
 
-GUIDELLM = REPOSITORY / ".venv/guidellm/bin/guidellm"
+PYTHON = REPOSITORY / ".venv/guidellm/bin/python"
 
 
 def test_guidellm_gets_every_answer(bundled_model: Path, api: Api, tmp_path: Path) -> None:
@@ -22,7 +22,13 @@ def test_guidellm_gets_every_answer(bundled_model: Path, api: Api, tmp_path: Pat
         "constraint": "kind=max_requests,count=4",
     }
     ran = subprocess.run(
-        [str(GUIDELLM), "run", *(part for name, value in options.items() for part in (f"--{name}", value))],
+        [
+            str(PYTHON),
+            "-m",
+            "guidellm",
+            "run",
+            *(part for name, value in options.items() for part in (f"--{name}", value)),
+        ],
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
         capture_output=True,
