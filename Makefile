@@ -31,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	check fix install install-dev weights clean
 
 serve: install weights
-	$(SERVE_ENV) $(BIN)/python -m serve_app serve serve_config.yaml
+	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
 
 weights: install
 	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from router.constraints import Violation
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
+from router.difficulty.categories import Category
 from router.difficulty.classify import Classification, classify_prompt, estimate_tokens
-from router.difficulty.signals import Category
 from router.observation import Observation, TierState
 from router.prediction import Prediction, predict
 from router.registry import TIER_NAMES, ChainEntry, Profile, SpeculationMethod, Tier, TierName

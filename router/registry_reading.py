@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from router.agent.tools import ToolContext
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.observation import Observation, TierState
 from router.registry import TIER_NAMES, ChainEntry, Replicas, Speculation, Tier, TierName
 from router.runs.summary import FinishReason, Recent, RunSummary

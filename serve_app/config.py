@@ -11,7 +11,7 @@ from cluster.autoscaling import ScalingSettings
 from cluster.profiles import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.agent.settings import AgentSettings
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.errors import ConfigError
 from router.registry import Frozen, Profile
 from router.runs.record import RunSettings

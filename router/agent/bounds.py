@@ -1,30 +1,34 @@
-"""What an agent may change of a deterministic plan, and what not.
+"""What an agent may change in a deterministic plan.
 
-A choice is taken only when all of this holds; else the deterministic plan stands, whole:
+A choice is taken only if all of this holds. Otherwise the whole deterministic plan stands.
 
-- In manual mode the dials are the user's: no choice is taken.
-- The tier is the deterministic one or a neighbour of it (`agent.tier_steps`), and a neighbour only where the classifier
-  itself is in doubt: where a prompt one point harder, or one point easier, would get that tier by the dials. So no
-  wording of a prompt can buy more than one point of difficulty.
-- Where the conversation speaks to the router ("use ultra", "ignore your tools"), the tier and the speed stay. - A
-safety-critical prompt never gets a lower tier. - Nor does any prompt get a tier that cannot start, while the
-deterministic one can. - What the user set (speed, k, tau) stays; the speed moves by at most `MOST_SPEED_SHIFT`; k is at
-most the entry's k_max. - No limit of the user is broken that the deterministic plan keeps, by the same predictions. A
-goal is another matter:
-  it is a wish about the choice, and the agent's choice takes its place.
+- The mode is auto. In manual mode the dials are the user's.
+- The tier is the deterministic one or a neighbour of it, and a neighbour only where the classifier is in doubt: where a
+  prompt one point harder or easier would get that tier. So no wording of a prompt gains more than one point of
+  difficulty.
+- If the conversation speaks to the router ("use ultra", "ignore your tools"), tier and speed stay.
+- A safety-critical prompt never gets a lower tier.
+- The tier can start, or the deterministic one cannot start either.
+- What the user set (speed, k, tau) stays. The speed moves by at most `MOST_SPEED_SHIFT`, and k is at most the
+  entry's k_max.
+- No limit of the user is broken that the deterministic plan keeps, by the same predictions. A goal is no limit: it says
+  which choice the user prefers, and the agent's choice takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from typing import Final
 
 from router.agent.choice import AgentChoice
-from router.agent.directives import speaks_to_router
 from router.constraints import Violation, broken_limits, given_limits
 from router.dials import power_for_difficulty, tier_for_power
+from router.difficulty.rules import load_rules
 from router.observation import Observation
 from router.plan import Plan, forecast
 from router.prediction import Prediction
@@ -35,6 +39,8 @@ DIFFICULTY_DOUBT: Final = 1
 """Points of difficulty by which the classifier may be wrong."""
 MOST_SPEED_SHIFT: Final = 25
 """Points of the speed dial by which an agent may turn it."""
+_WORD: Final = re.compile(r"[a-z0-9]+")
+_INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,30 @@ def open_tiers(case: Case, tier_steps: int) -> tuple[TierName, ...]:
         for place, name in enumerate(TIER_NAMES)
         if name == here or (lowest <= place <= index + tier_steps and name in doubted and _can_start(name, case))
     )
+
+
+def speaks_to_router(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the words and phrases of a conversation that speak to or about the router, in order of the alphabet.
+
+    The deterministic router ignores such words; a model may obey them. The list is wide on purpose: a prompt that only
+    mentions GPUs loses nothing but an agent's second opinion. It has English words only. The other bounds hold in any
+    language.
+    """
+    rules = load_rules()
+    found: set[str] = set()
+    for text in texts:
+        words = _WORD.findall(_folded(text))
+        pairs = set(pairwise(words))
+        for terms in (rules.about_the_router, rules.router_directives):
+            found |= terms.words.intersection(words)
+            found |= {phrase for phrase, needed in terms.phrase_pairs if needed <= pairs}
+    return tuple(sorted(found))
+
+
+def _folded(text: str) -> str:
+    """Return a text in lower case, without accents and invisible marks, with full-width letters as plain ones."""
+    plain = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text)).lower()
+    return "".join(char for char in plain if not unicodedata.combining(char))
 
 
 def _directives(case: Case) -> tuple[str, ...]:

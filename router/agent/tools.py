@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from router.dials import DEFAULT_SPEED
+from router.difficulty.categories import Category
 from router.difficulty.classify import classify_prompt
-from router.difficulty.signals import Category
 from router.errors import describe_problems
 from router.observation import Observation
 from router.plan import (

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 
 from cluster.supervised import troubles
 from router.agent.bounds import Case
+from router.difficulty.classify import load_classifier
 from router.plan import plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
@@ -61,6 +62,7 @@ class Ingress:
     """
 
     def __init__(self, config: AppConfig, pool: DeploymentHandle, tiers: Mapping[TierName, DeploymentHandle]) -> None:
+        load_classifier()  # now, so that the first request does not wait for its files
         self._config = config
         self._pool = PoolView(pool)
         self._runs = RunReporter(pool, config.runs.report_every_s)

@@ -9,7 +9,7 @@ from serve_app.api.errors import ApiError, Failure, bad_request, error_response,
 from serve_app.engine.interface import EngineError
 
 
-def test_a_503_tells_when_to_try_again() -> None:
+def test_a_503_has_retry_after() -> None:
     response = error_response(overloaded("tier eco has too many requests waiting"), "r1")
     assert response.status_code == 503
     assert response.headers["retry-after"] == "5"
@@ -36,12 +36,12 @@ def test_the_json_form_is_one_that_openai_sdks_read() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, "invalid_request_error"), (499, "invalid_request_error"), (500, "server_error")]
 )
-def test_the_type_tells_whose_fault_it_is(status: int, kind: str) -> None:
+def test_the_error_type_follows_the_status(status: int, kind: str) -> None:
     body = orjson.loads(error_response(ApiError("c", "m", status=status), "r1").body)
     assert body["error"]["type"] == kind
 
 
-def test_an_engines_error_survives_the_way_between_processes_as_data() -> None:
+def test_an_engines_error_travels_between_processes_as_data() -> None:
     failure = Failure.of(EngineError("engine_failed", "out of memory", status=500, retryable=True))
     error = failure.as_api_error()
     assert (error.code, error.message, error.status, error.retryable) == ("engine_failed", "out of memory", 500, True)

@@ -26,7 +26,7 @@ def test_an_event_is_one_data_line_of_json_and_a_blank_line() -> None:
     assert event("done", {"request_id": "r1"}) == b'data: {"type":"done","data":{"request_id":"r1"}}\n\n'
 
 
-def test_line_breaks_in_a_text_cannot_break_the_framing() -> None:
+def test_line_breaks_in_a_text_do_not_end_an_event() -> None:
     raw = event("token", {"text": "a\n\ndata: x\r\u2028"})
     assert raw.count(b"\n") == 2
     assert sse_events(raw) == [("token", {"text": "a\n\ndata: x\r\u2028"})]
@@ -40,7 +40,7 @@ def test_each_token_of_a_step_is_an_event_with_the_contracts_keys() -> None:
     ]
 
 
-def test_no_tokens_are_no_bytes() -> None:
+def test_no_tokens_make_no_bytes() -> None:
     assert token_events([]) == b""
 
 
@@ -63,20 +63,20 @@ def test_config_says_what_was_decided() -> None:
     }
 
 
-def test_config_names_the_draft_and_the_wait_of_a_cold_tier_and_tells_a_stub() -> None:
+def test_config_names_the_draft_the_cold_start_and_the_stub() -> None:
     data = config_data("r1", manual(60), CONFIG, stub=True)
     assert (data["tier"], data["target_model"], data["draft_model"]) == ("performance", "large", "head")
     assert (data["warm"], data["cold_start_s"], data["engine"]) == (False, 90, "stub")
 
 
-def test_config_names_the_step_that_the_tier_fell_back_to() -> None:
+def test_config_names_the_chain_entry_that_the_tier_fell_back_to() -> None:
     fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
     data = config_data("r1", manual(10, fallen), CONFIG, stub=False)
     assert data["fallback_step"] == "small-alone"
     assert data["spec_decoding"]["enabled"] is False
 
 
-def test_metrics_are_what_a_hand_computes() -> None:
+def test_metrics_equal_values_computed_by_hand() -> None:
     spec = SpecStats(steps=10, draft_tokens=40, accepted_tokens=30, reasons={"auto": 16})
     finished = Finished("stop", 12, 46, queue_ms=100, spec=spec)
     data = metrics_data(

@@ -104,7 +104,7 @@ async def test_config_and_trace_are_one_write_at_once_and_a_step_of_tokens_is_on
     ]
 
 
-async def test_steps_that_came_while_the_client_was_written_to_are_one_write() -> None:
+async def test_steps_that_arrive_during_a_write_are_one_write() -> None:
     pieces = [piece async for piece in Case(WHOLE).stream().events()]
     assert [kinds(sse_events(piece)) for piece in pieces[1:]] == [["token", "token", "token"], ["metrics", "done"]]
 
@@ -134,7 +134,7 @@ async def test_metrics_count_from_arrival_to_the_last_token() -> None:
     assert metrics["spec"]["acceptance_rate"] == 0.25
 
 
-async def test_a_finished_request_is_reported_as_its_metrics_say() -> None:
+async def test_a_finished_request_is_reported_with_its_metrics() -> None:
     case = Case(WHOLE)
     (metrics,) = only(await case.events(), "metrics")
     [report] = case.reports
@@ -152,7 +152,7 @@ async def test_a_finished_request_is_reported_as_its_metrics_say() -> None:
     ],
     ids=["answered by the stub", "failed", "cut"],
 )
-async def test_what_says_nothing_of_the_tier_is_not_reported(case: Case) -> None:
+async def test_stub_answers_and_failed_requests_are_not_reported(case: Case) -> None:
     await case.events()
     assert case.reports == []
 
@@ -211,7 +211,7 @@ async def test_a_refusal_before_the_response_raises_and_closes_the_engines_strea
     assert case.script.closed
 
 
-async def test_a_cold_tier_that_is_full_refuses_before_the_response() -> None:
+async def test_a_full_cold_tier_refuses_before_the_response() -> None:
     stream = Case(WHOLE, TierState(starting=1)).stream()
     full: GenerationStream = ItemStream()
     full.end(overloaded("tier eco has too many requests waiting"))
@@ -220,7 +220,7 @@ async def test_a_cold_tier_that_is_full_refuses_before_the_response() -> None:
         await stream.admit()
 
 
-async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> None:
+async def test_a_slow_warm_tier_delays_the_response_for_half_a_second_only() -> None:
     case = Case([Wait(3), *WHOLE])
     stream, loop = case.stream(), asyncio.get_running_loop()
     began = loop.time()
@@ -231,7 +231,7 @@ async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> 
     assert "".join(data["text"] for data in only(events, "token")) == "Paris!"
 
 
-async def test_a_cold_tier_is_not_waited_for_and_says_so_at_once_and_at_intervals() -> None:
+async def test_a_cold_tiers_status_comes_at_once_and_at_intervals() -> None:
     cold = TierState(pending=1, reason="waiting for a replica to be placed", cold_start_s=30)
     case = Case([Wait(5), *WHOLE], cold)
     stream, loop = case.stream(), asyncio.get_running_loop()
@@ -266,7 +266,7 @@ async def test_pings_fill_the_time_between_statuses(monkeypatch: pytest.MonkeyPa
     assert [data["waited_s"] for data in only(events, "status")] == [0, 2.25, 4.5]
 
 
-async def test_status_follows_the_tier_from_provisioning_over_loading_to_queued() -> None:
+async def test_status_goes_from_provisioning_to_loading_to_queued() -> None:
     case = Case([Wait(5), *WHOLE], TierState(pending=1, cold_start_s=3))
     states = []
     next_states = [TierState(starting=1, cold_start_s=3, reason="loading step x"), TierState(running=1)]
@@ -279,7 +279,7 @@ async def test_status_follows_the_tier_from_provisioning_over_loading_to_queued(
     assert states == [("provisioning", 3), ("loading", 1), ("queued", 0)]
 
 
-async def test_an_estimate_that_has_passed_is_0_not_negative() -> None:
+async def test_an_estimate_that_has_passed_is_0() -> None:
     events = await Case([Wait(5), *WHOLE], TierState(starting=1, cold_start_s=1)).events()
     assert [data["estimate_s"] for data in only(events, "status")] == [1, 0, 0]
 
@@ -290,7 +290,7 @@ async def test_an_admitted_request_that_waits_in_the_engine_is_queued() -> None:
     assert [data["state"] for data in only(events, "status")] == ["provisioning", "queued"]
 
 
-async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() -> None:
+async def test_a_tier_that_gives_up_ends_the_wait_with_its_reasons() -> None:
     case = Case([Wait(10_000)], TierState(starting=1))
     pieces = []
     async for piece in case.stream().events():
@@ -303,13 +303,13 @@ async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() ->
     assert case.script.closed
 
 
-async def test_a_stream_that_falls_silent_midway_is_pinged() -> None:
+async def test_a_stream_that_falls_silent_gets_pings() -> None:
     items: list[StreamItem | Wait | Exception] = [ADMITTED, TOKENS[0], Wait(5), TOKENS[1], FINISHED]
     events = await Case(items).events()
     assert kinds(events)[5:] == ["token", "token", "ping", "ping", "token", "metrics", "done"]
 
 
-async def test_an_answer_that_flows_past_the_requests_timeout_is_ended() -> None:
+async def test_an_answer_that_exceeds_the_request_timeout_is_ended() -> None:
     flowing: list[StreamItem | Wait | Exception] = [Wait(1), TOKENS[1]] * 200
     case = Case([ADMITTED, *flowing, FINISHED], config=app_config(limits={"request_timeout_s": 100}))
     events = await case.events()
@@ -318,7 +318,7 @@ async def test_an_answer_that_flows_past_the_requests_timeout_is_ended() -> None
     assert case.script.closed
 
 
-async def test_a_reader_that_idles_gets_everything_at_once_afterwards() -> None:
+async def test_an_idle_reader_gets_everything_at_once_afterwards() -> None:
     loop = asyncio.get_running_loop()
     pieces = Case(WHOLE).stream().events()
     await anext(pieces)
@@ -371,14 +371,14 @@ async def test_the_engines_stream_is_closed_when_the_client_left_before_the_firs
     assert case.script.taken == [ADMITTED]
 
 
-async def test_a_mock_answer_says_that_it_is_a_stubs_and_waits_for_no_tier() -> None:
+async def test_a_mock_answer_names_the_stub_and_waits_for_no_tier() -> None:
     failed = TierState(failed=True, reason="no memory")
     events = await Case(WHOLE, failed, fields={"mock": True}).events()
     assert only(events, "config")[0]["engine"] == "stub"
     assert kinds(events) == ["config", *["trace"] * 3, "reasoning", *["token"] * 3, "metrics", "done"]
 
 
-async def test_mock_mode_says_that_the_engine_is_a_stub() -> None:
+async def test_mock_mode_names_the_stub() -> None:
     events = await Case(WHOLE, config=app_config(inference_mode="mock")).events()
     assert only(events, "config")[0]["engine"] == "stub"
     assert only(await Case(WHOLE).events(), "config")[0]["engine"] == "vllm"

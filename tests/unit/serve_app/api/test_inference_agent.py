@@ -100,7 +100,7 @@ def only(events: Events, wanted: str) -> list[dict[str, Any]]:
     return [data for kind, data in events if kind == wanted]
 
 
-async def test_the_words_come_when_they_are_there_between_the_tokens() -> None:
+async def test_the_explanation_comes_between_the_tokens_as_soon_as_it_is_ready() -> None:
     events = await Streamed([ADMITTED, TOKEN, Wait(2), TOKEN, Wait(2), TOKEN, FINISHED], Agent(1)).events()
     assert kinds(events) == [
         *["config", "trace", "trace", "trace"],

@@ -47,7 +47,7 @@ async def test_the_source_is_closed_when_sending_fails() -> None:
     assert script.closed
 
 
-async def test_a_client_that_takes_nothing_for_a_minute_counts_as_gone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_reads_nothing_for_a_minute_counts_as_gone(caplog: pytest.LogCaptureFixture) -> None:
     script: Script[bytes] = Script([b"one", b"two", b"three"])
     client, loop = Client(), asyncio.get_running_loop()
     began_s = loop.time()
@@ -64,7 +64,7 @@ async def test_a_client_that_takes_nothing_for_a_minute_counts_as_gone(caplog: p
     assert "read nothing for 60 s" in caplog.text
 
 
-async def test_a_client_that_takes_each_piece_after_50_s_gets_them_all() -> None:
+async def test_a_client_that_reads_a_piece_every_50_s_gets_them_all() -> None:
     script: Script[bytes] = Script([b"one", b"two", b"three"])
     client = Client()
 
@@ -84,7 +84,7 @@ async def test_the_source_is_closed_when_it_fails() -> None:
     assert script.closed
 
 
-async def test_what_lies_behind_the_body_is_closed_even_when_the_client_left_before_the_body_began() -> None:
+async def test_the_source_is_closed_even_if_the_client_left_before_the_body_began() -> None:
     # A generator that never ran has no `finally` to run: closing the body alone would leave the source open.
     script: Script[bytes] = Script([b"one"])
     client, closed = Client(), asyncio.Event()

@@ -41,7 +41,7 @@ class FakePool:
         return answer
 
 
-async def test_a_view_asks_for_what_is_newer_than_the_last_it_saw() -> None:
+async def test_a_view_waits_for_an_observation_newer_than_its_last() -> None:
     pool = FakePool([(3, COLD), (4, WARM)])
     view = PoolView(pool)
     view.work.start()
@@ -72,7 +72,7 @@ async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counti
     assert view.work.trouble() is None
 
 
-async def test_an_answer_that_got_lost_is_asked_for_anew() -> None:
+async def test_a_lost_answer_is_requested_again() -> None:
     pool = FakePool([(7, WARM)])
     view = PoolView(pool)
     view.work.start()

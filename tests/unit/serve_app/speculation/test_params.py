@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.registry import Speculation
 from router.spec_params import NO_DRAFTS, SpecParams
 from serve_app.speculation.params import DEFAULT_CATEGORY, from_arguments, to_arguments

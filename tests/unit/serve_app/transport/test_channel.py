@@ -249,7 +249,7 @@ async def test_a_frame_may_be_split_anywhere(channel: TokenChannel) -> None:
     assert len(pieces) == 9
 
 
-async def test_a_stream_may_come_byte_by_byte(channel: TokenChannel) -> None:
+async def test_a_stream_may_arrive_byte_by_byte(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
         for byte in stream.reply_to.key + frame(b"one") + frame(b"") + frame(b"two") + END:
@@ -258,8 +258,8 @@ async def test_a_stream_may_come_byte_by_byte(channel: TokenChannel) -> None:
         assert await rest(stream) == [b"one", b"", b"two"]
 
 
-async def test_many_frames_may_come_at_once(channel: TokenChannel) -> None:
-    # More than a stream holds: what is here already is not lost when the sender is told to wait.
+async def test_many_frames_may_arrive_at_once(channel: TokenChannel) -> None:
+    # More than a stream holds: what is here already is not lost when the sender is paused.
     items = [str(number).encode() for number in range(5000)]
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
@@ -269,7 +269,7 @@ async def test_many_frames_may_come_at_once(channel: TokenChannel) -> None:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("last", [b"", frame(b"half a frame")[:9], frame(b"")[:4]], ids=["whole", "payload", "header"])
-async def test_a_replica_that_goes_away_midway_leaves_what_came_and_then_a_retryable_error(
+async def test_a_replica_that_goes_away_midway_ends_its_items_with_a_retryable_error(
     channel: TokenChannel, how: str, last: bytes
 ) -> None:
     stream = channel.open()
@@ -323,7 +323,7 @@ async def test_a_frame_of_an_unknown_kind_is_a_lost_replica(channel: TokenChanne
         assert await replica.is_cut()
 
 
-async def test_a_replica_that_cannot_connect_says_where_to_and_never_asks_the_engine() -> None:
+async def test_a_replica_that_cannot_connect_names_the_address_and_never_calls_the_engine() -> None:
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         port = nobody_listens.getsockname()[1]
@@ -335,7 +335,7 @@ async def test_a_replica_that_cannot_connect_says_where_to_and_never_asks_the_en
     assert not replica.source.opened
 
 
-async def test_a_wrong_key_is_dropped_and_disturbs_nobody(channel: TokenChannel) -> None:
+async def test_a_connection_with_a_wrong_key_is_closed_and_disturbs_no_request(channel: TokenChannel) -> None:
     stream = channel.open()
     right = sending(stream.reply_to, b"one", Wait(0.05), b"two")
     async with peer(stream.reply_to) as stranger:
@@ -345,7 +345,7 @@ async def test_a_wrong_key_is_dropped_and_disturbs_nobody(channel: TokenChannel)
     assert await right.result() is None
 
 
-async def test_a_wrong_key_uses_up_no_right_one(channel: TokenChannel) -> None:
+async def test_a_wrong_key_invalidates_no_right_one(channel: TokenChannel) -> None:
     stream = channel.open()
     almost = stream.reply_to.key[:-1] + bytes([stream.reply_to.key[-1] ^ 1])
     async with peer(stream.reply_to) as stranger:
@@ -355,7 +355,7 @@ async def test_a_wrong_key_uses_up_no_right_one(channel: TokenChannel) -> None:
     assert await rest(stream) == [b"one"]
 
 
-async def test_a_key_is_good_once(channel: TokenChannel) -> None:
+async def test_a_key_is_valid_once(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as first, peer(stream.reply_to) as second:
         await first.write(stream.reply_to.key + frame(b"one"))
@@ -367,7 +367,7 @@ async def test_a_key_is_good_once(channel: TokenChannel) -> None:
 
 
 @pytest.mark.parametrize("named", [0, 1, 15])
-async def test_a_connection_that_does_not_name_its_key_in_time_is_closed(
+async def test_a_connection_without_a_key_in_time_is_closed(
     channel: TokenChannel, monkeypatch: pytest.MonkeyPatch, named: int
 ) -> None:
     assert token_channel._KEY_WAIT_S == 5
@@ -397,7 +397,7 @@ async def test_closing_the_stream_stops_a_replica_that_sends(channel: TokenChann
     assert replica.source.left_early
 
 
-async def test_closing_the_stream_stops_a_replica_that_is_told_to_wait(channel: TokenChannel) -> None:
+async def test_closing_the_stream_stops_a_paused_replica(channel: TokenChannel) -> None:
     stream = channel.open()
     replica = counting(stream.reply_to, 50_000, 2000)
     assert isinstance(await stream.get(PATIENCE_S), bytes)
@@ -459,7 +459,7 @@ async def test_a_slow_consumer_pauses_the_replica_and_loses_nothing(channel: Tok
     assert replica.source.closed
 
 
-async def test_a_replica_that_goes_away_while_it_was_told_to_wait_leaves_what_came(channel: TokenChannel) -> None:
+async def test_a_paused_replica_that_goes_away_loses_no_item(channel: TokenChannel) -> None:
     items: Sequence[Item] = [str(number).encode() for number in range(1000)]
     stream = channel.open()
     replica = sending(stream.reply_to, *items, RuntimeError("a bug"))
@@ -481,7 +481,7 @@ async def test_cancelling_the_replica_closes_its_stream(channel: TokenChannel, b
     await assert_lost(stream)
 
 
-async def test_cancelling_a_replica_again_and_again_does_not_cut_the_closing_of_its_stream_short(
+async def test_cancelling_a_replica_again_does_not_interrupt_the_closing_of_its_stream(
     channel: TokenChannel,
 ) -> None:
     # Seen under load: the connection was cut, then Serve cancelled the call while the engine's request was being
@@ -511,7 +511,7 @@ async def test_cancelling_a_replica_again_and_again_does_not_cut_the_closing_of_
     assert closed.is_set()
 
 
-async def test_cancelling_a_replica_that_was_told_to_wait_closes_its_stream(channel: TokenChannel) -> None:
+async def test_cancelling_a_paused_replica_closes_its_stream(channel: TokenChannel) -> None:
     stream = channel.open()
     replica = counting(stream.reply_to, 50_000, 2000)
     assert isinstance(await stream.get(PATIENCE_S), bytes)
@@ -545,7 +545,7 @@ async def test_a_burst_of_connections_loses_none(channel: TokenChannel) -> None:
     assert [await replica.result() for replica in replicas] == [None] * 400
 
 
-async def test_one_request_that_fails_disturbs_no_other(channel: TokenChannel) -> None:
+async def test_a_failing_request_disturbs_no_other(channel: TokenChannel) -> None:
     steady, closed, lost = channel.open(), channel.open(), channel.open()
     going = sending(steady.reply_to, b"one", Wait(0.1), b"two")
     sending(closed.reply_to, b"closed", FOR_EVER)
@@ -559,7 +559,7 @@ async def test_one_request_that_fails_disturbs_no_other(channel: TokenChannel) -
     assert await going.result() is None
 
 
-async def test_a_channel_that_was_stopped_takes_no_connection_and_lets_the_open_ones_go_on() -> None:
+async def test_a_stopped_channel_accepts_no_connection_and_keeps_the_open_ones() -> None:
     channel = TokenChannel()
     await channel.start("127.0.0.1")
     stream, late = channel.open(), channel.open()
@@ -574,7 +574,7 @@ async def test_a_channel_that_was_stopped_takes_no_connection_and_lets_the_open_
         assert await rest(stream) == [b"two"]
 
 
-async def test_a_channel_whose_server_was_closed_under_it_listens_anew(
+async def test_a_channel_whose_server_was_closed_listens_again(
     channel: TokenChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_channel, "_CHECK_EVERY_S", 0.01)
@@ -590,7 +590,7 @@ async def test_a_channel_whose_server_was_closed_under_it_listens_anew(
     assert await sending is None
 
 
-async def test_the_look_is_no_request_and_leaves_the_listening_server_alone(
+async def test_the_check_is_no_request_and_leaves_a_listening_server_alone(
     channel: TokenChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_channel, "_CHECK_EVERY_S", 0.01)

@@ -61,12 +61,12 @@ class Tier:
     """A deployment handle and the replica behind it.
 
     Args:
-        method: what the replica does when it is asked.
+        method: what the replica does when it is called.
     """
 
     def __init__(self, method: Method) -> None:
         self._method = method
-        self.asked: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, object]] = []
         self.response: Response | None = None
         self._name = ""
 
@@ -75,7 +75,7 @@ class Tier:
         return self
 
     def remote(self, argument: object, reply_to: ReplyTo) -> Response:
-        self.asked.append((self._name, argument))
+        self.calls.append((self._name, argument))
         self.response = Response(self._method(reply_to))
         return self.response
 
@@ -133,26 +133,26 @@ async def error_of(stream: ItemStream[Any]) -> ApiError:
     return error.value
 
 
-async def test_a_request_for_generation_gets_the_replicas_items_as_they_are(channel: TokenChannel) -> None:
+async def test_generate_returns_the_replicas_items_unchanged(channel: TokenChannel) -> None:
     tier, script = sends(ADMITTED, b"one", b"two")
     request = generation()
     assert await rest(client(channel, tier).generate("eco", request)) == [ADMITTED, b"one", b"two"]
-    assert tier.asked == [("generate", request)]
+    assert tier.calls == [("generate", request)]
     assert script.closed
 
 
-async def test_a_request_for_openai_gets_the_replicas_items_as_they_are(channel: TokenChannel) -> None:
+async def test_openai_returns_the_replicas_items_unchanged(channel: TokenChannel) -> None:
     start = ResponseStart(200, [(b"content-type", b"application/json")])
     tier, script = sends(start, b"{}")
     assert await rest(client(channel, tier).openai("eco", CALL, 1)) == [start, b"{}"]
-    assert tier.asked == [("openai", CALL)]
+    assert tier.calls == [("openai", CALL)]
     assert script.closed
 
 
 async def test_a_request_is_sent_before_its_stream_is_read(channel: TokenChannel) -> None:
     tier, script = sends(b"one")
     stream = client(channel, tier).generate("eco", generation())
-    assert len(tier.asked) == 1
+    assert len(tier.calls) == 1
     await tier.ended()
     assert script.taken == [b"one"]
     assert await rest(stream) == [b"one"]
@@ -217,13 +217,13 @@ async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChan
     assert tier.cancelled == 1
 
 
-async def test_a_full_queue_is_a_503_that_tells_when_to_try_again(channel: TokenChannel) -> None:
+async def test_back_pressure_of_serve_is_a_503(channel: TokenChannel) -> None:
     error = await error_of(client(channel, says(BackPressureError(64, 64))).generate("eco", generation()))
     assert error.message == "tier eco has too many requests waiting"
     assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
 
 
-async def test_a_tier_that_failed_to_deploy_is_told_with_its_reasons(channel: TokenChannel) -> None:
+async def test_a_tier_that_failed_to_deploy_is_a_503_with_its_reasons(channel: TokenChannel) -> None:
     state = TierState(failed=True, reason="step small-ngram failed: no memory")
     tier = says(DeploymentUnavailableError("eco"))
     error = await error_of(client(channel, tier, state).generate("eco", generation()))
@@ -273,7 +273,7 @@ async def test_a_process_that_dies_midway_is_a_retryable_error(channel: TokenCha
         assert (error.code, error.status, error.retryable) == ("replica_lost", 503, True)
 
 
-async def test_a_replica_that_cannot_connect_says_so_through_serve(channel: TokenChannel) -> None:
+async def test_a_replica_that_cannot_connect_reports_it_through_serve(channel: TokenChannel) -> None:
     async def unconnected(reply_to: ReplyTo) -> Failure | None:
         return Failure("channel_failed", "cannot connect to 10.0.0.1:4000", 502, True)
 
@@ -282,13 +282,13 @@ async def test_a_replica_that_cannot_connect_says_so_through_serve(channel: Toke
     assert (error.status, error.retryable) == (502, True)
 
 
-async def test_what_nobody_expected_of_serve_is_raised_as_it_is(channel: TokenChannel) -> None:
+async def test_an_unexpected_error_is_raised_unchanged(channel: TokenChannel) -> None:
     stream = client(channel, says(TypeError("cannot pickle that"))).generate("eco", generation())
     with pytest.raises(TypeError, match="cannot pickle that"):
         await stream.get(PATIENCE_S)
 
 
-async def test_serves_result_does_not_overtake_items_on_their_way(channel: TokenChannel) -> None:
+async def test_serves_result_does_not_overtake_items(channel: TokenChannel) -> None:
     tier, _ = sends(*[b"x" * 10_000] * 200)
     stream = client(channel, tier).generate("eco", generation())
     await tier.ended()
@@ -304,13 +304,13 @@ async def test_a_failure_of_the_engine_ends_the_stream_with_that_error(channel: 
     assert error.retryable
 
 
-async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenChannel) -> None:
+async def test_a_tier_gets_exactly_as_many_requests_as_it_has_slots(channel: TokenChannel) -> None:
     # Two replicas of two places, and three that may wait.
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
     streams = [tiers.generate("eco", generation()) for _ in range(50)]
 
-    assert len(tier.asked) == 7
+    assert len(tier.calls) == 7
     for full in streams[7:]:
         error = await error_of(full)
         assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
@@ -318,22 +318,22 @@ async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenC
         await stream.aclose()
 
 
-async def test_a_request_of_many_sequences_takes_as_many_places(channel: TokenChannel) -> None:
+async def test_a_request_with_many_sequences_takes_as_many_slots(channel: TokenChannel) -> None:
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
     first = tiers.openai("eco", CALL, 5)
     full, second = tiers.openai("eco", CALL, 3), tiers.openai("eco", CALL, 2)
     assert (await error_of(full)).code == "overloaded"
-    assert len(tier.asked) == 2
+    assert len(tier.calls) == 2
     await first.aclose()
     third = tiers.openai("eco", CALL, 5)
-    assert len(tier.asked) == 3
+    assert len(tier.calls) == 3
     for stream in (second, third):
         await stream.aclose()
 
 
 @pytest.mark.parametrize("way", ["whole", "failed", "lost", "left"])
-async def test_a_place_is_free_again_however_the_request_ends(channel: TokenChannel, way: str) -> None:
+async def test_a_slot_is_free_again_whatever_ends_the_request(channel: TokenChannel, way: str) -> None:
     tier = {
         "whole": sends(ADMITTED)[0],
         "failed": says(BackPressureError(1, 1)),
@@ -351,13 +351,13 @@ async def test_a_place_is_free_again_however_the_request_ends(channel: TokenChan
             await error_of(stream)
         await stream.aclose()
         await stream.aclose()
-    assert len(tier.asked) == 5
+    assert len(tier.calls) == 5
 
 
-async def test_an_idle_tier_takes_a_request_that_is_larger_than_its_room(channel: TokenChannel) -> None:
+async def test_an_idle_tier_accepts_a_request_that_needs_more_slots_than_it_has(channel: TokenChannel) -> None:
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier)
     large = tiers.openai("eco", CALL, 60)
-    assert len(tier.asked) == 1
+    assert len(tier.calls) == 1
     assert (await error_of(tiers.openai("eco", CALL, 1))).code == "overloaded"
     await large.aclose()

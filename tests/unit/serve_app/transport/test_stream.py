@@ -9,29 +9,29 @@ import pytest
 from serve_app.transport.stream import TICK, ItemStream, LocalStream
 from tests.support.streams import Script, Wait
 
-MOST_WAITING = 256
+MAX_WAITING = 256
 
 
 class Counting(ItemStream[int]):
-    """Notes when its producer was told to wait and to go on: with how many items waiting, and which comes next."""
+    """Records when its producer was paused and resumed, and the next item then."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str, int | None]] = []
+        self.calls: list[tuple[str, int | None]] = []
 
     def _pause(self) -> None:
-        self.told.append(("hold", self.peek()))
+        self.calls.append(("pause", self.peek()))
 
     def _resume(self) -> None:
-        self.told.append(("go on", self.peek()))
+        self.calls.append(("resume", self.peek()))
 
 
-async def test_items_come_in_order_then_none_for_ever() -> None:
+async def test_items_come_in_order_and_then_none_for_ever() -> None:
     stream = LocalStream(Script(["a", "b"]).stream())
     assert [await stream.get(1) for _ in range(4)] == ["a", "b", None, None]
 
 
-async def test_each_silent_interval_is_a_tick_and_the_item_that_comes_late_is_not_lost() -> None:
+async def test_each_silent_interval_is_a_tick_and_a_late_item_is_not_lost() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     stream = LocalStream(Script([Wait(5), "late", "next"]).stream())
@@ -39,7 +39,7 @@ async def test_each_silent_interval_is_a_tick_and_the_item_that_comes_late_is_no
     assert loop.time() - began == pytest.approx(5)
 
 
-async def test_what_the_stream_raises_is_raised_and_raised_again() -> None:
+async def test_an_error_of_the_generator_is_raised_each_time() -> None:
     stream = LocalStream(Script(["a", RuntimeError("gone")]).stream())
     assert await stream.get(1) == "a"
     for _ in range(2):
@@ -75,7 +75,7 @@ async def test_closing_before_the_reading_began_never_opens_the_stream() -> None
     assert await stream.get(1) is None
 
 
-async def test_closing_after_a_failure_that_nobody_read_is_quiet() -> None:
+async def test_closing_after_an_unread_error_logs_nothing() -> None:
     stream = LocalStream(Script(["a", RuntimeError("gone")]).stream())
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -95,7 +95,7 @@ async def test_cancelling_a_wait_loses_no_item() -> None:
     assert await stream.get(10) == "a"
 
 
-async def test_a_generator_is_read_before_anything_is_asked_for() -> None:
+async def test_a_generator_is_read_ahead() -> None:
     script = Script(["a", Wait(5), "b"])
     stream = LocalStream(script.stream())
     await asyncio.sleep(4)
@@ -108,7 +108,7 @@ async def test_a_generator_is_read_before_anything_is_asked_for() -> None:
     assert loop.time() == began
 
 
-async def test_peeking_shows_what_is_here_and_takes_nothing() -> None:
+async def test_peek_shows_the_next_item_and_keeps_it() -> None:
     stream = LocalStream(Script(["a", "b", Wait(5), "c"]).stream())
     assert stream.peek() is None
     assert await stream.get(1) == "a"
@@ -119,7 +119,7 @@ async def test_peeking_shows_what_is_here_and_takes_nothing() -> None:
     assert await stream.get(10) == "c"
 
 
-async def test_items_that_came_before_a_failure_are_given_before_it_is_raised() -> None:
+async def test_items_before_an_error_are_returned_first() -> None:
     stream = LocalStream(Script(["a", "b", RuntimeError("gone")]).stream())
     assert await stream.get(1) == "a"
     await asyncio.sleep(10)
@@ -128,41 +128,41 @@ async def test_items_that_came_before_a_failure_are_given_before_it_is_raised() 
         await stream.get(1)
 
 
-async def test_a_slow_consumer_stops_the_reading_and_loses_nothing() -> None:
+async def test_a_slow_consumer_pauses_the_generator_and_loses_nothing() -> None:
     script = Script(list(range(1000)))
     stream = LocalStream(script.stream())
     first = await stream.get(1)
     await asyncio.sleep(60)
-    assert len(script.taken) == MOST_WAITING
+    assert len(script.taken) == MAX_WAITING
     got = [first]
     while (item := await stream.get(1)) is not None:
         got.append(item)
     assert got == list(range(1000))
 
 
-async def test_closing_while_the_reading_stands_still_closes_the_stream() -> None:
+async def test_closing_while_the_generator_is_paused_closes_it() -> None:
     script = Script(list(range(1000)))
     stream = LocalStream(script.stream())
     await stream.get(1)
     await asyncio.sleep(1)
     await stream.aclose()
     assert script.closed
-    assert len(script.taken) == MOST_WAITING
+    assert len(script.taken) == MAX_WAITING
 
 
-async def test_the_producer_is_told_to_wait_at_256_items_and_to_resume_at_half_of_them() -> None:
+async def test_the_producer_is_paused_at_256_items_and_resumed_at_half_of_them() -> None:
     stream = Counting()
-    for number in range(MOST_WAITING - 1):
+    for number in range(MAX_WAITING - 1):
         stream.put(number)
-    assert stream.told == []
-    for number in range(MOST_WAITING - 1, 1000):  # a producer may have more in hand when it is told
+    assert stream.calls == []
+    for number in range(MAX_WAITING - 1, 1000):  # a producer may have more in hand when it is paused
         stream.put(number)
-    assert stream.told == [("hold", 0)]
+    assert stream.calls == [("pause", 0)]
     assert [await stream.get(0) for _ in range(1000)] == list(range(1000))
-    assert stream.told == [("hold", 0), ("go on", 1000 - MOST_WAITING // 2)]
+    assert stream.calls == [("pause", 0), ("resume", 1000 - MAX_WAITING // 2)]
 
 
-async def test_the_first_end_counts_and_what_comes_after_it_is_dropped() -> None:
+async def test_only_the_first_end_counts_and_later_items_are_dropped() -> None:
     stream: ItemStream[str] = ItemStream()
     stream.put("a")
     stream.end(RuntimeError("first"))
@@ -182,7 +182,7 @@ async def test_an_end_without_an_error_is_not_changed_by_a_later_error() -> None
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("gone")], ids=["end", "error"])
-async def test_an_end_wakes_the_one_who_waits(error: RuntimeError | None) -> None:
+async def test_an_end_wakes_the_consumer(error: RuntimeError | None) -> None:
     loop = asyncio.get_running_loop()
     stream: ItemStream[str] = ItemStream()
     began = loop.time()

@@ -50,12 +50,12 @@ def refusal(**fields: Any) -> ApiError:
         {"chat_template_kwargs": {"enable_thinking": False}, "spec": {"k": 3}, "stop": "\n"},
     ],
 )
-def test_what_clients_really_send_goes_through_as_it_is(fields: dict[str, Any]) -> None:
+def test_bodies_of_real_clients_pass_unchanged(fields: dict[str, Any]) -> None:
     given = {key: value for key, value in fields.items() if value is not None}
     assert chat(**fields).fields == {"model": "eco", "messages": MESSAGES, **given}
 
 
-def test_what_has_no_meaning_here_is_taken_and_not_passed_on() -> None:
+def test_fields_without_a_meaning_are_accepted_and_not_passed_on() -> None:
     body = chat(metadata={"a": "b"}, store=True, service_tier="auto", prompt_cache_key="k", vllm_xargs={})
     assert body.fields == {"model": "eco", "messages": MESSAGES}
 
@@ -75,13 +75,13 @@ def test_what_has_no_meaning_here_is_taken_and_not_passed_on() -> None:
         "max_token",
     ],
 )
-def test_a_field_that_is_not_taken_is_refused_by_its_name(name: str) -> None:
+def test_a_field_that_is_not_allowed_is_refused_by_its_name(name: str) -> None:
     values: list[object] = [1, 0, {}, "x", False]
     for value in values:
         assert refusal(**{name: value}).message.startswith(f"{name}: unknown field")
 
 
-def test_extra_arguments_that_speak_to_the_scheduler_are_refused() -> None:
+def test_extra_arguments_for_the_scheduler_are_refused() -> None:
     error = refusal(vllm_xargs={"speculation_other": 1})
     assert error.message.startswith("vllm_xargs: ")
     assert "`spec`" in error.message
@@ -114,24 +114,24 @@ def test_extra_arguments_that_speak_to_the_scheduler_are_refused() -> None:
         ({"prompt": "Hi"}, "prompt: unknown field, or one that this server does not allow"),
     ],
 )
-def test_a_wrong_type_is_told_in_words_with_the_fields_name(fields: dict[str, Any], message: str) -> None:
+def test_a_wrong_type_is_an_error_that_names_the_field(fields: dict[str, Any], message: str) -> None:
     assert refusal(**fields).message == message
 
 
-def test_all_problems_are_told_but_not_without_end() -> None:
+def test_one_error_names_up_to_ten_problems() -> None:
     message = refusal(stream=1, **{f"field_{number}": 1 for number in range(20)}).message
     assert message.startswith("stream: must be true or false, got 1; field_0: unknown field")
     assert message.endswith("; and 11 more")
 
 
 @pytest.mark.parametrize("body", [[], "text", None, 3])
-def test_a_body_that_is_no_object_is_refused(body: object) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: object) -> None:
     with pytest.raises(ApiError, match="must be a JSON object, got") as error:
         parse_openai(body, chat=True, limits=LIMITS)
     assert error.value.status == 400
 
 
-def test_null_stands_for_a_field_that_is_not_given() -> None:
+def test_null_means_that_a_field_is_not_given() -> None:
     assert chat(model=None, temperature=None).fields == {"messages": MESSAGES}
 
 
@@ -145,13 +145,13 @@ def test_sequences_are_prompts_times_n(prompt: object, prompts: int) -> None:
 
 
 @pytest.mark.parametrize("prompt", [5, {"a": 1}, [5, "a"], [[5], "a"], [-1], [[True]], [[]], [None], [[[5]]]])
-def test_what_is_no_prompt_is_refused_in_words(prompt: object) -> None:
+def test_a_value_that_is_not_a_prompt_is_refused(prompt: object) -> None:
     with pytest.raises(ApiError) as error:
         completion(prompt=prompt)
     assert error.value.message.startswith("prompt: must be a string, a list of strings, a list of token ids, or a list")
 
 
-def test_more_sequences_than_the_limit_are_refused_before_any_is_begun() -> None:
+def test_more_sequences_than_the_limit_are_refused() -> None:
     assert chat(n=8).sequences == 8
     assert refusal(n=9).message.endswith("are 9 sequences, allowed are limits.max_sequences = 8")
     assert completion(prompt=["a"] * 4, n=2).sequences == 8
@@ -159,7 +159,7 @@ def test_more_sequences_than_the_limit_are_refused_before_any_is_begun() -> None
         completion(prompt=["a"] * 5, n=2)
 
 
-def test_the_tokens_of_all_sequences_are_bounded_together() -> None:
+def test_the_tokens_of_all_sequences_together_are_limited() -> None:
     chat(n=4, max_tokens=250_000).check_length(2048)
     with pytest.raises(ApiError, match=r"4 sequences .* of 250001 tokens are 1000004 tokens, allowed are 1000000"):
         chat(n=4, max_tokens=250_001).check_length(2048)
@@ -200,7 +200,7 @@ def test_the_limit_holds_for_every_form_of_a_prompt(prompt: object) -> None:
     assert (error.value.status, error.value.code) == (400, "prompt_too_long")
 
 
-def test_a_prompt_of_exactly_the_limit_is_taken() -> None:
+def test_a_prompt_of_exactly_the_limit_is_accepted() -> None:
     assert completion(prompt="x" * 100).sequences == 1
 
 
@@ -228,7 +228,7 @@ NOT_TAKEN = {
         (completion_create_params.CompletionCreateParamsStreaming, False),
     ],
 )
-def test_every_field_of_openais_sdk_is_either_taken_or_known_not_to_be(params: type, is_chat: bool) -> None:
+def test_every_field_of_openais_sdk_is_either_accepted_or_known_to_be_refused(params: type, is_chat: bool) -> None:
     of_no_fields_type = [[[[None]]]]
     for name in params.__annotations__:
         with pytest.raises(ApiError) as error:
@@ -279,6 +279,6 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan pre
         ),
     ],
 )
-def test_what_benchmark_clients_sent_goes_through_as_it_is(body: dict[str, Any], is_chat: bool) -> None:
+def test_bodies_of_benchmark_clients_pass_unchanged(body: dict[str, Any], is_chat: bool) -> None:
     given = {key: value for key, value in body.items() if value is not None}
     assert parse_openai(body, chat=is_chat, limits=LIMITS).fields == given

@@ -54,8 +54,8 @@ def late_error(client: Client) -> dict[str, Any]:
     """The error that a stream ends with, as vLLM's do."""
     error, done = last_lines(client)
     assert done == b"data: [DONE]"
-    said: dict[str, Any] = orjson.loads(error.removeprefix(b"data: "))["error"]
-    return said
+    message: dict[str, Any] = orjson.loads(error.removeprefix(b"data: "))["error"]
+    return message
 
 
 async def test_the_engines_response_is_passed_on_with_our_headers() -> None:
@@ -109,13 +109,13 @@ async def test_frequent_pings_do_not_begin_a_stream_before_its_engine_could_refu
     assert (client.status, client.body) == (400, b"{}")
 
 
-async def test_an_answer_that_is_not_streamed_is_waited_for() -> None:
+async def test_an_answer_that_is_not_streamed_may_take_its_time() -> None:
     start = ResponseStart(200, [(b"content-type", b"application/json")])
     client = await Exchange([Wait(30), start, Wait(30), b"{}"], streaming=False, state=TierState()).run()
     assert (client.status, client.body) == (200, b"{}")
 
 
-async def test_a_silent_stream_is_pinged() -> None:
+async def test_a_silent_stream_gets_pings() -> None:
     client = await Exchange([START, b"data: 1\n\n", Wait(5), b"data: 2\n\n"], streaming=True).run()
     assert client.pieces == [b"data: 1\n\n", PING, PING, b"data: 2\n\n"]
 
@@ -131,7 +131,7 @@ async def test_an_engines_error_after_an_early_200_goes_into_the_stream_as_one_d
     assert done == b"data: [DONE]"
 
 
-async def test_a_503_of_the_engine_tells_when_to_come_back() -> None:
+async def test_a_503_of_the_engine_gets_retry_after() -> None:
     start = ResponseStart(503, [(b"content-type", b"application/json"), (b"Retry-After", b"1")])
     client = await Exchange([start, b"{}"], streaming=False).run()
     assert [value for key, value in client.headers if key.lower() == b"retry-after"] == [b"5"]
@@ -176,13 +176,13 @@ async def test_a_lost_replica_cuts_an_answer_that_is_not_streamed() -> None:
     assert exchange.script.closed
 
 
-async def test_a_replica_that_answers_nothing_is_an_error() -> None:
+async def test_a_replica_without_a_response_is_a_502() -> None:
     with pytest.raises(ApiError, match="ended early") as error:
         await Exchange([], streaming=False).exchange.respond()
     assert (error.value.status, error.value.retryable) == (502, True)
 
 
-async def test_a_tier_that_gave_up_starting_is_not_waited_for() -> None:
+async def test_a_tier_that_gave_up_starting_is_a_503() -> None:
     state = TierState(failed=True, reason="step small-ngram failed: no memory")
     exchange = Exchange([Wait(10_000)], streaming=False, state=state)
     with pytest.raises(ApiError, match="cannot start: step small-ngram failed: no memory") as error:
@@ -216,7 +216,7 @@ async def test_a_client_that_leaves_closes_the_source(items: list[Any]) -> None:
     assert exchange.script.closed
 
 
-async def test_a_stream_that_flows_past_the_requests_timeout_is_ended() -> None:
+async def test_a_stream_that_exceeds_the_request_timeout_is_ended() -> None:
     flowing: list[Any] = [Wait(1), b"data: 1\n\n"] * 200
     exchange = Exchange([START, *flowing], streaming=True)
     client = await exchange.run()

@@ -32,7 +32,7 @@ def pick(body: Any) -> str:
     return choose(body, CONFIG, Observation()).tier
 
 
-def test_the_prompts_below_tell_apart_what_is_read() -> None:
+def test_the_hard_prompt_below_gets_another_tier_than_an_empty_one() -> None:
     assert tier_of(HARD) != tier_of(" ") == tier_of("Hi")
 
 
@@ -59,7 +59,7 @@ def test_a_tiers_name_picks_it_whatever_the_prompt(name: str) -> None:
     ids=["prompt", "prompts", "chat", "parts", "image and text"],
 )
 @pytest.mark.parametrize("model", [{}, {"model": "auto"}], ids=["no model", "auto"])
-def test_auto_judges_the_last_user_text_in_every_form_that_openai_allows(
+def test_auto_classifies_the_last_user_text_in_every_form_of_openais_api(
     body: dict[str, Any], model: dict[str, str]
 ) -> None:
     assert pick(body | model) == tier_of(HARD)
@@ -78,7 +78,7 @@ def test_auto_judges_the_last_user_text_in_every_form_that_openai_allows(
         {"messages": [{"role": "system", "content": HARD}]},
     ],
 )
-def test_a_body_without_text_to_judge_is_left_to_the_engine_to_refuse(body: dict[str, Any]) -> None:
+def test_a_body_without_text_is_planned_as_an_empty_prompt(body: dict[str, Any]) -> None:
     assert pick({"model": "auto"} | body) == tier_of(" ")
 
 
@@ -93,7 +93,7 @@ def test_an_unknown_model_is_a_404_that_names_the_allowed_ones(model: object) ->
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path": "", "headers": []}
 
 
-def test_only_the_model_and_the_speculation_are_rewritten_on_the_way_to_the_engine() -> None:
+def test_only_model_and_spec_are_rewritten_for_the_engine() -> None:
     body = {"model": "auto", "prompt": "Hi", "tools": [{"x": 1}], "stream": True}
     choice = Choice("ultra", SpecParams(k=3, tau=0.5), "code")
     call = engine_call(Request(SCOPE), body | {"spec": {"k": 3}}, choice, "r1")
@@ -104,7 +104,7 @@ def test_only_the_model_and_the_speculation_are_rewritten_on_the_way_to_the_engi
     assert (b"content-length", str(len(call.body)).encode()) in call.headers
 
 
-def test_a_route_prefix_is_not_the_engines_business() -> None:
+def test_the_engine_gets_the_path_without_the_route_prefix() -> None:
     scope = SCOPE | {"path": "/b/v1/completions", "root_path": "/b"}
     assert engine_call(Request(scope), {}, Choice("eco", NO_DRAFTS, "code"), "r1").path == "/v1/completions"
 
@@ -121,14 +121,14 @@ def test_a_route_prefix_is_not_the_engines_business() -> None:
         ({"enabled": False, "k": 4}, 0, 0.0),
     ],
 )
-def test_spec_in_an_openai_body_is_what_it_is_in_ours(spec: Any, k: int | str, tau: float) -> None:
+def test_spec_means_the_same_as_in_api_inference(spec: Any, k: int | str, tau: float) -> None:
     choice = choose(
         {"model": "eco", "prompt": "def f(x):\n    return x  # fix this code", "spec": spec}, CONFIG, Observation()
     )
     assert (choice.spec.k, choice.spec.tau, choice.category) == (k, tau, "code")
 
 
-def test_drafts_that_past_runs_call_waste_are_not_made_here_either() -> None:
+def test_past_runs_with_hardly_any_accepted_draft_switch_drafts_off() -> None:
     waste = RunSummary(runs=50, draft_tokens=4000, accepted_tokens=20)
     seen = Observation({"eco": TierState(running=1, recent_by_category={"simple_question": waste})})
     body = {"model": "eco", "prompt": "Hi"}
@@ -157,13 +157,13 @@ def test_a_wrong_spec_in_an_openai_body_is_a_422_that_names_it(spec: Any, proble
 BIASED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "logit_bias": {"5": 1}}
 
 
-def test_auto_sends_what_drafts_exclude_to_a_tier_that_does_not_draft() -> None:
+def test_auto_sends_fields_that_drafts_exclude_to_a_tier_without_drafts() -> None:
     assert pick({**BIASED, "model": "auto"}) == "ultra"
     fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
     assert choose(BIASED, CONFIG, fallen).tier == "eco"
 
 
-def test_a_named_tier_that_drafts_refuses_it_and_names_the_tiers_that_do_not() -> None:
+def test_a_named_tier_with_drafts_refuses_them_and_names_the_tiers_without() -> None:
     with pytest.raises(ApiError) as error:
         pick({**BIASED, "model": "eco", "spec": {"enabled": False}})
     assert error.value.status == 400
@@ -173,7 +173,7 @@ def test_a_named_tier_that_drafts_refuses_it_and_names_the_tiers_that_do_not() -
     assert pick({**BIASED, "model": "ultra"}) == "ultra"
 
 
-def test_where_every_tier_drafts_it_is_refused_with_that_reason() -> None:
+def test_they_are_refused_if_every_tier_drafts() -> None:
     nothing = Observation({"ultra": TierState(failed=True)})
     for model in ("auto", "eco"):
         with pytest.raises(ApiError, match=r"logit_bias: not allowed with .* which every tier uses now"):
