@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cluster.profiles import read_yaml
+from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
 

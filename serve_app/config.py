@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, field_validator
 
 from cluster.autoscaling import ScalingSettings
-from cluster.profiles import merge, read_profile, validate_profile
+from cluster.profiles.reading import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.agent.settings import AgentSettings
 from router.difficulty.categories import Category

@@ -25,7 +25,7 @@ from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
-from cluster.profiles import read_yaml
+from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
 from serve_app.check import IMPORT_PATH, check
 from serve_app.lifecycle.signals import StopSignals, kill_descendants

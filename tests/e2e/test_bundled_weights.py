@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from cluster.weights import is_complete, models_dir
 from cluster.weights.hub import HubAccess
 from cluster.weights.seeding import Seeder

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from bench.engine.engines import CLIENT_ID, Ask, Batch, EngineProcess, Reply, engine_process
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from tests.support.e2e_app import EARLY_EXIT, MODEL
 
 COPY: Final = (

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from tests.support.e2e_app import MODEL
 
 CHAT: Final = "/v1/chat/completions"

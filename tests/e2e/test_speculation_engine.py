@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import pytest
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from tests.support.e2e_app import MODEL, SCARCE_KV_BYTES
 
 COPY: Final = (

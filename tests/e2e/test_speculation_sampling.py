@@ -21,7 +21,7 @@ from typing import Final, Literal
 import numpy as np
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from router.registry import ChainEntry, Speculation
 from tests.support.tiny_llama import CHARACTERS, DRAFT, MAX_LENGTH, SPECIAL_TOKENS, TARGET, VOCABULARY, write_tiny_llama
 from tests.support.two_sample import compare, detectable_effect

@@ -14,7 +14,7 @@ import pytest
 
 from bench.load.client import HOST
 from bench.load.servers import Server, application, running
-from cluster.profiles import merge
+from cluster.profiles.reading import merge
 from tests.support.agent_cases import KEY
 from tests.support.api import Api
 from tests.support.messages_api import MessagesApi

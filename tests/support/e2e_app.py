@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bench.load.servers import Server, application
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 
 MODEL: Final = "smollm2-135m-instruct"
 EARLY_EXIT: Final = "smollm2-135m-instruct-early-exit-4"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ray._raylet import node_labels_match_selector  # type: ignore[attr-defined]
 
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from serve_app.app import off_gpu_nodes
 
 

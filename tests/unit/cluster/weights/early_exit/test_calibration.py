@@ -7,10 +7,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from cluster.weights.early_exit import answers as answers_module
-from cluster.weights.early_exit.answers import own_answers
-from cluster.weights.early_exit.prompts import HELD_OUT_EVERY, calibration_prompts
-from cluster.weights.early_exit.report import Calibration
+from cluster.weights.early_exit import calibration as calibration_module
+from cluster.weights.early_exit.calibration import HELD_OUT_EVERY, Calibration, calibration_prompts, own_answers
 from tests.unit.cluster.weights.early_exit.conftest import LAYERS, model
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [20, 3], [21], [22, 4, 9]]
@@ -22,7 +20,7 @@ def test_each_row_holds_the_states_of_a_plain_run_over_prompt_and_answer(
 ) -> None:
     prompts = [system + prompt for prompt in PROMPTS]
     steps: list[list[int]] = []
-    draw = answers_module._drawn
+    draw = calibration_module._sample
 
     def drawn(likely: torch.Tensor, random: torch.Generator) -> torch.Tensor:
         tokens = draw(likely, random)
@@ -31,7 +29,7 @@ def test_each_row_holds_the_states_of_a_plain_run_over_prompt_and_answer(
         steps.append(tokens[:, 0].tolist())
         return tokens
 
-    monkeypatch.setattr(answers_module, "_drawn", drawn)
+    monkeypatch.setattr(calibration_module, "_sample", drawn)
     target = model()
     answers = own_answers(target, prompts, 2, Calibration(tokens=60))
     written = defaultdict(list)
@@ -50,9 +48,9 @@ def test_each_row_holds_the_states_of_a_plain_run_over_prompt_and_answer(
         )
 
 
-def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
+def test_tokens_are_sample_as_often_as_they_are_likely() -> None:
     likely = torch.tensor([0.0, 0.5, 0.0, 0.2, 0.3, 0.0]).expand(20_000, 6)
-    tokens = answers_module._drawn(likely, torch.Generator().manual_seed(0))
+    tokens = calibration_module._sample(likely, torch.Generator().manual_seed(0))
     shares = tokens[:, 0].bincount(minlength=6) / 20_000
     torch.testing.assert_close(shares, likely[0], atol=0.015, rtol=0)  # 4 standard errors
     assert shares[[0, 2, 5]].sum() == 0

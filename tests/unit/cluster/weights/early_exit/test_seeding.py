@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.profiles import read_profile
+from cluster.profiles.reading import read_profile
 from cluster.weights import is_complete, missing_reason
-from cluster.weights.__main__ import main
+from cluster.weights.command import main
 from cluster.weights.early_exit import draft
-from cluster.weights.early_exit.answers import own_answers
+from cluster.weights.early_exit.calibration import own_answers
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.folder import State, state_of
 from cluster.weights.manifest import read_manifest
@@ -46,7 +46,7 @@ def write_profile(path: Path, layers: int) -> Path:
 def run(models: Path, profile: Path) -> Run:
     # Port 9 of this machine answers nobody: neither a draft nor a target that is there needs a hub.
     env = {"MODELS_DIR": str(models), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_x"}
-    return lambda command, **options: main([command, "--profile", str(profile)], env, **options)
+    return lambda command: main([command, "--profile", str(profile)], env)
 
 
 @pytest.fixture(autouse=True)
@@ -123,13 +123,18 @@ def test_a_draft_whose_target_is_gone_is_still_a_model(run: Run, models: Path, t
 
 def test_without_its_target_it_cannot_be_made_and_says_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("seed") == 1
-    assert f"error: {DRAFT} is made of {TARGET}: weights of {TARGET} are" in capsys.readouterr().err
+    assert f"error: {DRAFT} is made from {TARGET}: weights of {TARGET} are" in capsys.readouterr().err
 
 
 def test_no_space_is_known_before_it_is_made(
-    run: Run, models: Path, target: Target, capsys: pytest.CaptureFixture[str]
+    run: Run,
+    models: Path,
+    target: Target,
+    free_bytes: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("seed", free=lambda _: 10_000) == 1
+    free_bytes(10_000)
+    assert run("seed") == 1
     assert f"error: no space for {DRAFT}" in capsys.readouterr().err
     assert state_of(models, DRAFT) is State.MISSING
 

@@ -1,4 +1,4 @@
-"""The models folder and its manifests: what counts as a model, and how a missing one is explained."""
+"""The models folder and its manifests: what is a complete model, and why one is missing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster.weights import WeightsError, is_complete, missing_reason, model_path, models_dir
-from cluster.weights.folder import State, partial_path, state_of
+from cluster.weights.folder import State, partial_path, state_of, verify
 from cluster.weights.manifest import MANIFEST_NAME, Manifest, describe_files, read_manifest, write_manifest
-from cluster.weights.verifying import problem_of
 
 
 def make_model(folder: Path, key: str = "m") -> Path:
@@ -20,8 +19,8 @@ def make_model(folder: Path, key: str = "m") -> Path:
     path.mkdir(parents=True)
     (path / "model.safetensors").write_bytes(b"weights" * 100)
     (path / "config.json").write_bytes(b"{}")
-    files = describe_files(path, ["model.safetensors", "config.json"])
-    write_manifest(path, Manifest(source="hub", repo="org/m", revision="main", commit="c" * 40, files=files))
+    manifest = Manifest(source="hub", repo="org/m", revision="main", commit="c" * 40, files=describe_files(path))
+    write_manifest(path, manifest)
     return path
 
 
@@ -45,7 +44,7 @@ def test_a_manifest_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "not json", "{}", '{"files": {"a": {"size": -1, "sha256": "x"}}}'])
-def test_a_manifest_that_cannot_be_read_makes_no_model(tmp_path: Path, content: str) -> None:
+def test_a_folder_with_an_unreadable_manifest_is_no_model(tmp_path: Path, content: str) -> None:
     path = make_model(tmp_path)
     (path / MANIFEST_NAME).write_text(content, encoding="utf-8")
     assert read_manifest(path) is None
@@ -73,14 +72,14 @@ def test_completeness_reads_no_content(tmp_path: Path) -> None:
     assert is_complete(path)
 
 
-def test_whatever_a_partial_folder_holds_it_is_no_model(tmp_path: Path) -> None:
+def test_a_partial_folder_is_never_a_model(tmp_path: Path) -> None:
     make_model(tmp_path, "m.partial")
     assert state_of(tmp_path, "m") is State.PARTIAL
     assert not is_complete(model_path(tmp_path, "m"))
     assert partial_path(tmp_path, "m") == tmp_path / "m.partial"
 
 
-def test_a_reason_says_which_model_where_and_what_to_do(tmp_path: Path) -> None:
+def test_the_reason_names_the_model_the_folder_and_the_remedy(tmp_path: Path) -> None:
     seed = "run `python -m cluster.weights seed --profile ...`"
     (tmp_path / "x.partial").mkdir()
     assert missing_reason(tmp_path, "w") == f"weights of w are not in {tmp_path}: {seed}"
@@ -93,7 +92,7 @@ def test_a_reason_says_which_model_where_and_what_to_do(tmp_path: Path) -> None:
     )
 
 
-def test_a_node_that_does_not_see_the_models_folder_says_which_node_which_folder_and_which_setting(
+def test_an_unreadable_models_folder_is_reported_with_node_folder_and_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu-7")
@@ -110,7 +109,7 @@ def test_a_node_that_does_not_see_the_models_folder_says_which_node_which_folder
         )
 
 
-def test_a_file_server_that_went_away_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_file_server_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(path: Path) -> Iterator[Path]:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
@@ -121,10 +120,10 @@ def test_a_file_server_that_went_away_is_told_as_such(tmp_path: Path, monkeypatc
     )
 
 
-def test_verification_finds_a_changed_byte_that_the_cheap_check_cannot(tmp_path: Path) -> None:
+def test_verify_finds_a_changed_byte_that_the_cheap_check_cannot(tmp_path: Path) -> None:
     path = make_model(tmp_path)
-    assert problem_of(tmp_path, "m") is None
+    assert verify(tmp_path, "m") is None
     (path / "model.safetensors").write_bytes(b"weights" * 99 + b"weightz")
-    assert problem_of(tmp_path, "m") == (
+    assert verify(tmp_path, "m") == (
         f"weights of m are damaged: {path / 'model.safetensors'}; delete {path} and seed again"
     )
