@@ -13,8 +13,6 @@ from serve_app.config import AppConfig
 
 # Set by `load_config`, not by an operator.
 _INTERNAL = frozenset({"profile_reason"})
-# Groups with many fields that are described in a file of their own.
-_ELSEWHERE = {"speculation": "[settings.py](../serve_app/speculation/settings.py)"}
 _HEADER = """\
 # Settings
 
@@ -38,7 +36,7 @@ def settings_page() -> str:
     """Return the page: one row per setting (dotted key, default, description)."""
     rows = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key, field in _settings(AppConfig, ""):
-        rows.append(f"| `{key}` | {_ELSEWHERE.get(key) or _default(field)} | {field.description} |")
+        rows.append(f"| `{key}` | {_default(field)} | {field.description} |")
     return _HEADER + "\n".join(rows) + "\n"
 
 
@@ -48,7 +46,7 @@ def _settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
             continue
         key = prefix + name
         inner = _inner_model(field.annotation)
-        if inner is None or key in _ELSEWHERE:
+        if inner is None:
             yield key, field
         else:
             yield from _settings(inner[1], key + inner[0])

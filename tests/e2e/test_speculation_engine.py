@@ -202,8 +202,7 @@ def test_a_stop_string_ends_the_answer_alike_at_every_depth(engines: Engines) ->
         assert reply.finish_reason == "stop"
         assert reply.text == '{"name": "Anna", "age": 31, "city'
         assert reply.token_ids == replies[0].token_ids
-        # The front end found the stop string: the core, which does not know of it, has no record; ours is exact.
-        assert reply.core_steps is None
+        # The front end found the stop string: the core does not know of it, and may run on to an end of its own.
         assert reply.accepted == reply.flags_of_steps
         assert reply.draft_tokens == sum(step.drafted for step in reply.steps)
     assert replies[0].draft_tokens == 0

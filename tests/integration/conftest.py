@@ -31,7 +31,7 @@ TIGHT: dict[str, Any] = {
 # never good enough.
 BROKEN: dict[str, Any] = {
     "stub": {"failing_entries": ["ngram"]},
-    "speculation": {"fallback": {"min_tokens": 20}},
+    "speculation": {"fallback_min_tokens": 20},
     "tiers": {
         "balanced": {
             "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],

@@ -24,7 +24,7 @@ def test_a_tier_switches_to_ngram_drafts_and_back_while_it_serves(broken: Api) -
     answer = broken.post("/api/tiers/ultra/drafts", {"drafts": "own"})
     assert (answer.status_code, answer.json()) == (202, {"tier": "ultra", "drafts": "own"})
     broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "own", timeout_s=10)
-    assert broken.tier("ultra")["drafts"]["reason"] == "told to"
+    assert broken.tier("ultra")["drafts"]["reason"] == "ordered by the operator"
 
 
 @pytest.mark.parametrize(
