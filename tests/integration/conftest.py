@@ -53,9 +53,9 @@ BROKEN: dict[str, Any] = {
         },
     },
 }
-EXPLAINING: dict[str, Any] = {"agent": {"mode": "single_shot", "pause_after": 1000}}
+EXPLAINING: dict[str, Any] = {"agent": {"mode": "single_shot", "pause_s": 0}}
 PLANNING: dict[str, Any] = {
-    "agent": {"mode": "multi_turn", "pause_after": 1000, "timeout_s": 3.0},
+    "agent": {"mode": "multi_turn", "pause_s": 0, "timeout_s": 3.0},
     "tiers": {"eco": {"max_ongoing_requests": 1}},
 }
 
