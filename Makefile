@@ -34,7 +34,7 @@ serve: install weights
 	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
 
 weights: install
-	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)
+	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
 # Both halves at the same time: while one waits for a cluster, the other computes.
 test: install-dev weights

@@ -10,7 +10,7 @@ from tests.support.api import Answer, Api
 from tests.support.e2e_app import LOST_MODEL, WORKING_ENTRY
 
 REASONS = {
-    "no-weights": rf"weights of {LOST_MODEL} are not in /.*: run `python -m cluster.weights seed",
+    "no-weights": rf"weights of {LOST_MODEL} are not in /.*: run `power-lever weights seed",
     "bad-argument": r"engine_args: .*no_such_argument",
     "bad-quantization": r"no-such-method",
     # vLLM's own words, from its child process: what one request may need, and what there is.
