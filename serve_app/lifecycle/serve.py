@@ -57,6 +57,8 @@ def serve_file(path: Path, address: str | None) -> int:
         ConfigError: the file is wrong, its port is taken, or an application cannot be built.
     """
     config = _read(path)
+    if address == "local":  # on another cluster its own Serve may listen there, and take the file
+        raise_if_taken(config.http_options.host, config.http_options.port)
     signals = StopSignals()
     signals.listen()
     try:
