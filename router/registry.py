@@ -67,8 +67,8 @@ class Speculation(Frozen):
         default=None,
         ge=0,
         le=1,
-        description="Acceptance rate (0-1) of the draft model or EAGLE head below which the tier goes over to n-gram "
-        "drafts; null: never.",
+        description="Acceptance rate (0-1) of the draft model or EAGLE head below which the tier switches to n-gram "
+        "drafting; null: never.",
     )
 
     @model_validator(mode="after")

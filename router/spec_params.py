@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from pydantic import Field, StrictBool
 
 from router.registry import DraftTokens, Frozen, Speculation
+
+DEFAULT_CATEGORY: Final = "general_reasoning"
+"""Category of a request that names none."""
+_PREFIX: Final = "speculation_"
+_CATEGORY: Final = "speculation_category"
 
 
 class SpecParams(Frozen):
@@ -61,5 +67,24 @@ class SpecParams(Frozen):
             return speculation.k_max if speculation else 0
         return self.k or 0
 
+    def to_arguments(self, category: str) -> dict[str, int | float | str]:
+        """Return these (resolved) parameters and the prompt's category as extra sampling arguments (`vllm_xargs`).
 
-NO_DRAFTS = SpecParams(enabled=False, k=0, tau=0.0)
+        They are flat, as vLLM's OpenAI layer takes no nested ones. `enabled` is left out: 0 draft tokens say the same.
+        """
+        given = self.model_dump(exclude={"enabled"}, exclude_none=True)
+        return {_PREFIX + key: value for key, value in given.items()} | {_CATEGORY: category}
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> tuple[SpecParams, str]:
+        """Return the parameters and the category among sampling arguments. What is missing stays open.
+
+        Raises:
+            ValueError: names the key and what it allows.
+        """
+        given = {key.removeprefix(_PREFIX): value for key, value in arguments.items() if key.startswith(_PREFIX)}
+        category = given.pop("category", DEFAULT_CATEGORY)
+        return cls.model_validate(given), str(category)
+
+
+NO_DRAFTS: Final = SpecParams(enabled=False, k=0, tau=0.0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from cluster.autoscaling import ScalingSettings
 from cluster.profiles.reading import merge, read_profile, validate_profile
 from cluster.weights import models_dir
 from router.agent.settings import AgentSettings
-from router.difficulty.categories import Category
 from router.errors import ConfigError
 from router.registry import Frozen, Profile
 from router.runs.record import RunSettings
@@ -71,22 +70,11 @@ class AppConfig(Profile):
     models_dir: str = Field(description="Folder that holds the weights, the same path on every node.")
     limits: Limits = Field(default=Limits(), description="Request limits.")
     stub: StubSettings = Field(default=StubSettings(), description="Stub engine.")
-    speculation: SpeculationSettings = Field(
-        default=SpeculationSettings(), description="The controller of speculative depth."
-    )
+    speculation: SpeculationSettings = Field(default=SpeculationSettings(), description="Speculative decoding.")
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
     runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
     agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
-
-    @field_validator("speculation")
-    @classmethod
-    def _priors_are_of_categories(cls, speculation: SpeculationSettings) -> SpeculationSettings:
-        """Requests are of the router's categories, so a prior of anything else would never be used."""
-        categories = get_args(Category)
-        if unknown := sorted(speculation.acceptance.prior.keys() - set(categories)):
-            raise ValueError(f"acceptance.prior has {unknown}, no categories; those are {', '.join(categories)}")
-        return speculation
 
     @property
     def mock_allowed(self) -> bool:

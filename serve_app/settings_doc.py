@@ -13,16 +13,14 @@ from serve_app.config import AppConfig
 
 # Set by `load_config`, not by an operator.
 _INTERNAL = frozenset({"profile_reason"})
-# Groups with many fields that are described in a file of their own.
-_ELSEWHERE = {"speculation": "[settings.py](../serve_app/speculation/settings.py)"}
 _HEADER = """\
 # Settings
 
 Every key that `serve_config.yaml` may set under `args`. Generated: `power-lever settings > docs/settings.md`.
 
 Environment variables win over the file: `INFERENCE_MODE=mock` (the stub engine in every tier), `DEMO_MODE=1` (one warm
-replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` is only a variable, read by the ingress. On a cluster that is
-already up, set them in `serve_config.yaml` instead: the application is built there, not in your shell.
+replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` can only be a variable; the ingress reads it. On a running
+cluster set the others in `serve_config.yaml`: the application is built there, not in your shell.
 
 """
 
@@ -38,7 +36,7 @@ def settings_page() -> str:
     """Return the page: one row per setting (dotted key, default, description)."""
     rows = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key, field in _settings(AppConfig, ""):
-        rows.append(f"| `{key}` | {_ELSEWHERE.get(key) or _default(field)} | {field.description} |")
+        rows.append(f"| `{key}` | {_default(field)} | {field.description} |")
     return _HEADER + "\n".join(rows) + "\n"
 
 
@@ -48,7 +46,7 @@ def _settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
             continue
         key = prefix + name
         inner = _inner_model(field.annotation)
-        if inner is None or key in _ELSEWHERE:
+        if inner is None:
             yield key, field
         else:
             yield from _settings(inner[1], key + inner[0])

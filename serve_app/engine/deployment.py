@@ -126,10 +126,10 @@ class EngineDeployment:
         logger.info("tier %s serves entry %s after %.1f s", tier, self._started.entry.name, time.monotonic() - began_s)
         speculation = self._started.entry.speculation
         if speculation is not None and speculation.floor is not None:
-            fallback = config.speculation.fallback
-            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
+            min_tokens = config.speculation.fallback_min_tokens
+            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens)
         self._signals = LoadSignals(time.time(), time.time)
-        self._acceptance = AcceptanceMetrics(tier, config.speculation.drift, RaySink())
+        self._acceptance = AcceptanceMetrics(tier, config.speculation, RaySink())
         self._beside = (
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),

@@ -13,8 +13,7 @@ from starlette.types import ASGIApp
 
 from router.registry import Drafts
 from router.request import Message
-from router.spec_params import NO_DRAFTS, SpecParams
-from serve_app.speculation.params import DEFAULT_CATEGORY
+from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
 
 
 class Token(NamedTuple):

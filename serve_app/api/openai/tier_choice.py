@@ -27,7 +27,6 @@ from router.without_drafts import fields_without_drafts, nearest, tiers_without_
 from serve_app.api.errors import ApiError, bad_request
 from serve_app.api.openai.models import AUTO, model_not_found
 from serve_app.config import AppConfig
-from serve_app.speculation.params import to_arguments
 from serve_app.transport.asgi_call import HttpCall
 
 SPEC = "spec"
@@ -117,7 +116,7 @@ def _prompt_text(body: Mapping[str, Any]) -> str:
 def engine_call(request: Request, body: Mapping[str, Any], choice: Choice, request_id: str) -> HttpCall:
     """Return the request for the tier's engine, with `spec` as vLLM's extra sampling arguments."""
     rest = {key: value for key, value in body.items() if key != SPEC}
-    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": to_arguments(choice.spec, choice.category)})
+    raw = orjson.dumps({**rest, "model": choice.tier, "vllm_xargs": choice.spec.to_arguments(choice.category)})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(raw)).encode()),

@@ -56,7 +56,6 @@ from serve_app.engine.vllm.grammar_errors import refuse_bad_grammars
 from serve_app.engine.vllm.scheduler import CONFIG_KEY, ORDER_PREFIX
 from serve_app.engine.vllm.step_record import SpecRecords
 from serve_app.engine.vllm.token_text import TokenTexts
-from serve_app.speculation.params import to_arguments
 from serve_app.speculation.settings import SpeculationSettings
 
 _NGRAM = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
@@ -266,7 +265,7 @@ class VllmEngine:
             stop=list(request.stop),
             logprobs=request.logprobs,
             stream=True,
-            vllm_xargs=to_arguments(request.spec, request.category),
+            vllm_xargs=request.spec.to_arguments(request.category),
         )
         rendered = await state.online_renderer.render_chat(chat)
         if isinstance(rendered, ErrorResponse):

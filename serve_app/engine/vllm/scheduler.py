@@ -28,14 +28,13 @@ from vllm.v1.request import Request
 
 from cluster.rate_limited_log import RateLimitedLog
 from router.registry import Drafts, Speculation
-from router.spec_params import SpecParams
+from router.spec_params import DEFAULT_CATEGORY, SpecParams
 from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE, RECORD_KEY, StepRecord
 from serve_app.engine.vllm.steps_under_way import StepsUnderWay, StepUnderWay
+from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
-from serve_app.speculation.decision import Decision
-from serve_app.speculation.params import DEFAULT_CATEGORY, from_arguments
 from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class DepthScheduler(AsyncScheduler):
         params = request.sampling_params
         arguments = (params.extra_args if params is not None else None) or {}
         try:
-            requested, category = from_arguments(arguments)
+            requested, category = SpecParams.from_arguments(arguments)
         except ValueError as error:
             # The ingress checks the parameters; an error raised here would end the engine for everybody.
             self._log.warning("params", "request %s: %s; the entry's own are used", request.request_id, error)

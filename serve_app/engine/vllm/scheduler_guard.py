@@ -12,10 +12,9 @@ from typing import Final
 
 from cluster.rate_limited_log import RateLimitedLog
 from router.spec_params import SpecParams
+from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
-from serve_app.speculation.decision import Decision, Reason
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.snapshot import Snapshot
 
 _NONE: Final = Decision(0, Reason.AUTO_OFF)
 
@@ -92,10 +91,6 @@ class DepthGuard:
                 self._controller.add(request_id, spec, category, seeded=seeded)
             except Exception as error:  # noqa: BLE001 - see the module
                 self._log.warning("fault", "request %s gets no drafts: %s", request_id, error, error=error)
-
-    def snapshot(self) -> Snapshot:
-        """What is known now."""
-        return self._controller.snapshot()
 
     def _failed(self, error: Exception) -> None:
         words = "the speculation controller failed and begins anew: %s: %s"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from router.difficulty.categories import Category
 from router.errors import ConfigError
 from serve_app.config import AppConfig, load_config
 
@@ -112,17 +111,6 @@ def test_an_unknown_profile_names_the_shipped_ones(profile: str) -> None:
 
 def test_a_profile_that_is_not_a_string_is_refused() -> None:
     assert refusal({"profile": 3}) == "profile: got 3, must be auto, a profile's name or a path"
-
-
-def test_every_prior_is_of_a_category_that_the_router_finds() -> None:
-    assert config().speculation.acceptance.prior.keys() <= set(get_args(Category))
-
-
-def test_a_prior_of_no_category_is_refused_and_the_categories_are_named() -> None:
-    message = refusal({"speculation": {"acceptance": {"prior": {"json": [0.75], "code": [0.6]}}}})
-    assert "speculation" in message
-    assert "acceptance.prior has ['json']" in message
-    assert "safety_critical, code, math, creative, simple_question, general_reasoning" in message
 
 
 def test_a_config_cannot_be_changed() -> None:
