@@ -144,7 +144,7 @@ def test_a_goal_is_told_with_what_it_did() -> None:
 def test_a_safety_critical_prompt_keeps_its_tier_whatever_is_cheaper() -> None:
     made = planned(prompt=GRAVE, goal="cheaper")
     assert made.tier == "performance"
-    assert result(made, "goal")["reason"] == "you want it cheaper, but the performance tier is what this prompt needs"
+    assert result(made, "goal")["reason"] == "you want it cheaper, but this prompt needs the performance tier"
     assert made.escalation is None
 
 
