@@ -32,12 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code: 1 if a file or setting is wrong, which one line on stderr explains."""
     parser = argparse.ArgumentParser(
         prog="power-lever",
+        usage="power-lever COMMAND ...",
         description="\n".join(f"{name:10}{command.help}" for name, command in COMMANDS.items()),
         epilog="`power-lever COMMAND --help` lists a command's arguments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS)
-    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER)
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help=argparse.SUPPRESS)
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
         return int(import_module(COMMANDS[given.command].module).main(given.arguments))

@@ -19,8 +19,8 @@ _HEADER = """\
 Every key that `serve_config.yaml` may set under `args`. Generated: `power-lever settings > docs/settings.md`.
 
 Environment variables win over the file: `INFERENCE_MODE=mock` (the stub engine in every tier), `DEMO_MODE=1` (one warm
-replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` is only a variable, read by the ingress. On a cluster that is
-already up, set them in `serve_config.yaml` instead: the application is built there, not in your shell.
+replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` can only be a variable; the ingress reads it. On a running
+cluster set the others in `serve_config.yaml`: the application is built there, not in your shell.
 
 """
 

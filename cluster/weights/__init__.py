@@ -1,6 +1,6 @@
 """The weights of a profile's models: download or make them, check them, and find them for the engines.
 
-`python -m cluster.weights` is the command line. The rest of the code needs only the names below.
+`power-lever weights` is the command line. The rest of the code needs only the names below.
 """
 
 from cluster.weights.errors import WeightsError

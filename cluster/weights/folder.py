@@ -95,7 +95,7 @@ def missing_reason(models_dir: Path, key: str) -> str | None:
     Raises:
         WeightsError: `key` is not a plain folder name.
     """
-    seed = "run `python -m cluster.weights seed --profile ...`"
+    seed = "run `power-lever weights seed --profile ...`"
     if unreadable := _unreadable(models_dir):
         node = socket.gethostname()
         return (

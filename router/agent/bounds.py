@@ -25,7 +25,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from router.agent.choice import AgentChoice
+from router.agent.result import AgentChoice
 from router.constraints import Violation, broken_limits, given_limits
 from router.dials import power_for_difficulty, tier_for_power
 from router.difficulty.rules import load_rules
@@ -45,7 +45,7 @@ _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request, what the deterministic router made of it, and what that went by."""
+    """A request and its deterministic plan, with the registry and the observation behind the plan."""
 
     request: InferenceRequest
     plan: Plan
@@ -54,21 +54,21 @@ class Case:
 
 
 def predicted(case: Case, tier: TierName, speed: int) -> Prediction:
-    """What the answer will take on that tier, at that speed."""
-    asked = case.request.model_copy(update={"speed": speed})
-    return forecast(asked, tier, case.plan.classification.category, case.observation, case.profile)
+    """Return what the answer will take on that tier, at that speed."""
+    request = case.request.model_copy(update={"speed": speed})
+    return forecast(request, tier, case.plan.classification.category, case.observation, case.profile)
 
 
 def broken(case: Case, tier: TierName, speed: int) -> tuple[Violation, ...]:
-    """The user's limits that will probably not be kept there, the worst first."""
+    """Return the user's limits that will probably be broken there, the worst first."""
     limits = given_limits(case.request.constraints)
     return broken_limits(limits, predicted(case, tier, speed)) if limits else ()
 
 
 def time_left_s(case: Case) -> float:
-    """How long an agent may take without breaking a limit of time that the deterministic plan keeps, s.
+    """Return how long an agent may take without breaking a time limit that the deterministic plan keeps, s.
 
-    Infinite where the user set none; a limit that is broken anyway says nothing.
+    It is infinite if the user set no time limit, or only limits that are broken anyway.
     """
     limits = given_limits(case.request.constraints)
     if not limits:
@@ -83,15 +83,15 @@ def time_left_s(case: Case) -> float:
     return min(left_ms, default=inf) / 1000
 
 
-def refusal(choice: AgentChoice, case: Case, tier_steps: int) -> str | None:
-    """Why the choice is not taken, in words; None: it is within bounds."""
-    return next((reason for rule in _RULES for reason in rule(choice, case, tier_steps)), None)
+def refusal(choice: AgentChoice, case: Case) -> str | None:
+    """Return why the choice is not taken, in words; None: it is within bounds."""
+    return next((reason for rule in _RULES for reason in rule(choice, case)), None)
 
 
-def open_tiers(case: Case, tier_steps: int) -> tuple[TierName, ...]:
-    """The tiers that an agent may choose; always the deterministic one, in order of power."""
+def open_tiers(case: Case) -> tuple[TierName, ...]:
+    """Return the tiers that an agent may choose, in order of power; the deterministic one is always among them."""
     here = case.plan.tier
-    if case.plan.mode == "manual" or tier_steps == 0 or _directives(case):
+    if case.plan.mode == "manual" or _directives(case):
         return (here,)
     classification = case.plan.classification
     doubted = {
@@ -99,11 +99,11 @@ def open_tiers(case: Case, tier_steps: int) -> tuple[TierName, ...]:
         for shift in (-DIFFICULTY_DOUBT, 0, DIFFICULTY_DOUBT)
     }
     index = TIER_NAMES.index(here)
-    lowest = index if classification.category == "safety_critical" else index - tier_steps
+    lowest = index if classification.category == "safety_critical" else index - 1
     return tuple(
         name
         for place, name in enumerate(TIER_NAMES)
-        if name == here or (lowest <= place <= index + tier_steps and name in doubted and _can_start(name, case))
+        if name == here or (lowest <= place <= index + 1 and name in doubted and _can_start(name, case))
     )
 
 
@@ -139,20 +139,20 @@ def _can_start(name: TierName, case: Case) -> bool:
     return not case.observation.tier(name).failed or case.observation.tier(case.plan.tier).failed
 
 
-def _mode(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+def _mode(choice: AgentChoice, case: Case) -> Iterator[str]:
     if case.plan.mode == "manual":
         yield "in manual mode the dials are the user's"
 
 
-def _tier(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
-    allowed = open_tiers(case, tier_steps)
+def _tier(choice: AgentChoice, case: Case) -> Iterator[str]:
+    allowed = open_tiers(case)
     if choice.tier not in allowed:
-        why = f"tier {choice.tier} is out of bounds, {', '.join(allowed)} would do"
+        why = f"tier {choice.tier} is out of bounds, allowed: {', '.join(allowed)}"
         found = _directives(case)
         yield f"{why}: the prompt speaks to the router ({', '.join(found[:3])})" if found else why
 
 
-def _speed(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+def _speed(choice: AgentChoice, case: Case) -> Iterator[str]:
     if choice.speed is None or choice.speed == case.plan.speed:
         return
     if case.request.speed is not None:
@@ -163,7 +163,7 @@ def _speed(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
         yield f"speed {choice.speed}: the prompt speaks to the router ({', '.join(found[:3])})"
 
 
-def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+def _speculation(choice: AgentChoice, case: Case) -> Iterator[str]:
     requested = case.request.spec
     entry = case.profile.entry(choice.tier, case.observation.tier(choice.tier).active_entry)
     k_max = entry.speculation.k_max if entry.speculation else 0
@@ -177,7 +177,7 @@ def _speculation(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[s
         yield f"k {choice.k} is more than entry {entry.name} of tier {choice.tier} can do ({k_max})"
 
 
-def _limits(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
+def _limits(choice: AgentChoice, case: Case) -> Iterator[str]:
     broken_before = {violation.limit for violation in broken(case, case.plan.tier, case.plan.speed)}
     for violation in broken(case, choice.tier, case.plan.speed if choice.speed is None else choice.speed):
         if violation.limit not in broken_before:
@@ -185,7 +185,7 @@ def _limits(choice: AgentChoice, case: Case, tier_steps: int) -> Iterator[str]:
             yield f"{violation.limit} {violation.allowed:g}: it may be {upper:.3g}, and the router's plan keeps it"
 
 
-_RULES: Final[tuple[Callable[[AgentChoice, Case, int], Iterator[str]], ...]] = (
+_RULES: Final[tuple[Callable[[AgentChoice, Case], Iterator[str]], ...]] = (
     _mode,
     _tier,
     _speed,

@@ -13,7 +13,6 @@ from router.errors import describe_problems
 from router.registry import Drafts, Frozen
 from router.request import InferenceRequest
 from serve_app.api.errors import ApiError, bad_request
-from serve_app.api.openai.body import check_characters
 from serve_app.config import AppConfig, Limits
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -109,3 +108,14 @@ def parse_inference(body: Any, config: AppConfig) -> InferenceRequest:
         raise bad_request(message, code="mock_not_allowed", status=403)
     check_characters(sum(len(message.content) for message in request.chat()), config.limits)
     return request
+
+
+def check_characters(chars: int, limits: Limits) -> None:
+    """Check the length of a whole conversation.
+
+    Raises:
+        ApiError: 400.
+    """
+    if chars > limits.max_prompt_chars:
+        message = f"prompt: has {chars} characters, allowed are limits.max_prompt_chars = {limits.max_prompt_chars}"
+        raise bad_request(message, code="prompt_too_long")

@@ -10,11 +10,10 @@ from typing import Final
 
 from starlette.responses import Response
 
-from router.agent.report import AgentReport
+from router.agent.result import AgentResult
 from router.plan import Plan
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
-from serve_app.api.advisor import AgentPart
 from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
 from serve_app.api.events import (
     PING,
@@ -27,7 +26,7 @@ from serve_app.api.events import (
     status_data,
     trace_event,
 )
-from serve_app.api.explanation import Explanation, Told
+from serve_app.api.explanation import Explanation
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
@@ -75,7 +74,7 @@ class InferenceStream:
         factors: for the `metrics` event.
         arrived_s: monotonic clock at arrival, s.
         report: takes the report of a finished run. Requests with `mock` say nothing about a tier and are not reported.
-        agent: the agent's part in the plan; its explanation is closed with `events`.
+        agent: its result, or its explanation that is still to come, which is closed with `events`; None: no agent.
     """
 
     request_id: str
@@ -87,16 +86,16 @@ class InferenceStream:
     factors: Factors
     arrived_s: float
     report: Callable[[RunReport], None] | None = None
-    agent: AgentPart | None = None
+    agent: AgentResult | Explanation | None = None
     _admitted_s: float | None = field(default=None, init=False)
     _first_token_s: float | None = field(default=None, init=False)
     _last_token_s: float = field(default=0.0, init=False)
     _last_status_s: float = field(init=False)
-    _agent_report: AgentReport | None = field(init=False)
+    _agent_result: AgentResult | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._last_status_s = self.arrived_s
-        self._agent_report = self.agent.report if self.agent else None
+        self._agent_result = self.agent if isinstance(self.agent, AgentResult) else None
 
     async def respond(self) -> Response:
         """Return the response, or refuse the request while it can still be an HTTP error.
@@ -150,7 +149,8 @@ class InferenceStream:
         pieces = [event("config", config_data(self.request_id, self.plan, self.config, stub))]
         pieces += [trace_event(step) for step in self.plan.trace]
         if self.request.reasoning and self._explanation is None:
-            pieces.append(reasoning_event(self.plan, self.agent.text if self.agent else None, "agent"))
+            text = self._agent_result.text if self._agent_result else None
+            pieces.append(reasoning_event(self.plan, text, "agent"))
         if not self.plan.warm and not self.request.mock:
             pieces.append(self._status())
         return b"".join(pieces)
@@ -173,8 +173,8 @@ class InferenceStream:
             elif isinstance(item, Admitted):
                 self._admitted_s = time.monotonic()
             elif isinstance(item, Finished):
-                if self._explanation is not None and (told := await self._explanation.last()) is not None:
-                    yield self._told(told)
+                if self._explanation is not None and (result := await self._explanation.last()) is not None:
+                    yield self._explained(result)
                 yield self._closing(item)
                 return
             else:
@@ -209,7 +209,7 @@ class InferenceStream:
     @property
     def _explanation(self) -> Explanation | None:
         """Claude's explanation, if one is to come."""
-        return self.agent.explanation if self.agent else None
+        return self.agent if isinstance(self.agent, Explanation) else None
 
     async def _with_explanation(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The body, with the explanation in it as soon as it is ready.
@@ -231,14 +231,14 @@ class InferenceStream:
             if first_is_out:
                 explanation.begin()
             first_is_out = self._first_token_s is not None
-            if (told := explanation.take()) is not None:
-                yield self._told(told)
+            if (result := explanation.take()) is not None:
+                yield self._explained(result)
 
-    def _told(self, told: Told) -> bytes:
+    def _explained(self, result: AgentResult) -> bytes:
         """Return the agent's trace step and the reasoning: the agent's, or the router's if the agent failed."""
-        self._agent_report = told.report
-        step = told.report.trace_step({"tier": self.plan.tier})
-        return trace_event(step) + reasoning_event(self.plan, told.text, "claude")
+        self._agent_result = result
+        step = result.trace_step(self.plan.tier)
+        return trace_event(step) + reasoning_event(self.plan, result.text, "claude")
 
     def _closing(self, finished: Finished) -> bytes:
         metrics = metrics_data(
@@ -251,8 +251,8 @@ class InferenceStream:
             first_token_s=self._first_token_s,
             ended_s=self._last_token_s or time.monotonic(),
         )
-        if self._agent_report is not None:
-            metrics["agent"] = self._agent_report.metrics()
+        if self._agent_result is not None:
+            metrics["agent"] = self._agent_result.metrics()
         if self.report is not None and not self.request.mock:
             self.report(run_report(self.plan, metrics))
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})

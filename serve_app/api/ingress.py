@@ -21,16 +21,18 @@ from starlette.responses import JSONResponse, Response
 
 from cluster.supervised import troubles
 from router.agent.bounds import Case
+from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
-from router.plan import plan
+from router.plan import Plan, plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
 from serve_app.admission.drain import Drain
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
-from serve_app.api.advisor import AgentPart, make_advisor
+from serve_app.api.advisor import make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
 from serve_app.api.errors import RETRY_LATER, ApiError
+from serve_app.api.explanation import Explanation
 from serve_app.api.http import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.inference import InferenceStream, generation_request
 from serve_app.api.openai.body import parse_openai
@@ -117,13 +119,13 @@ class Ingress:
         """`POST /api/inference`: validate, plan, call the tier, answer with events."""
         arrived_s = time.monotonic()
         body = parse_inference(await read_json(request, self._config.limits), self._config)
-        agent = await self._plan(body)
-        call = generation_request(request_id, body, agent.plan)
-        tier = agent.plan.tier
+        made, agent = await self._plan(body)
+        call = generation_request(request_id, body, made)
+        tier = made.tier
         return await InferenceStream(
             request_id,
             body,
-            agent.plan,
+            made,
             self._stub(tier, call) if body.mock else self._tiers.generate(tier, call),
             self._config,
             self._pool,
@@ -133,13 +135,13 @@ class Ingress:
             agent,
         ).respond()
 
-    async def _plan(self, request: InferenceRequest) -> AgentPart:
-        """Plan a request, with the agent's part in the plan if there is an agent."""
+    async def _plan(self, request: InferenceRequest) -> tuple[Plan, AgentResult | Explanation | None]:
+        """Plan a request, with the agent if there is one."""
         observation = self._pool.observation
         made = plan(request, observation, self._config)
         if self._advisor is None or request.mock:
-            return AgentPart(made)
-        return await self._advisor.part(Case(request, made, self._config, observation))
+            return made, None
+        return await self._advisor.advise(Case(request, made, self._config, observation))
 
     def _stub(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
         """Run the stub engine in this process, so that front-end development wakes no GPU. Prompts cannot steer it."""

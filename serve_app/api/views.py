@@ -1,4 +1,4 @@
-"""What `/api/tiers` says (design contract): the registry joined with the observation."""
+"""The body of `/api/tiers` (design contract): the registry joined with the observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serve_app.config import AppConfig
 
 
 def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
-    """The body of `/api/tiers`."""
+    """Return the body of `/api/tiers`."""
     return {
         "profile": config.profile,
         "profile_reason": config.profile_reason,
@@ -26,8 +26,8 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
         return None
     return {
         "types": {
-            name: {"nodes": there.nodes, "total": there.gpus, "free": there.free}
-            for name, there in sorted(gpus.types.items())
+            name: {"nodes": kind.nodes, "total": kind.gpus, "free": kind.free}
+            for name, kind in sorted(gpus.types.items())
         },
         "autoscaler": gpus.autoscaler,
         "nodes_coming": dict(gpus.coming),
@@ -36,7 +36,7 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
 
 
 def draft_floor(tier: Tier, state: TierState) -> float | None:
-    """The `floor` of the entry that the tier serves, or would try first."""
+    """Return the `floor` of the chain entry that the tier serves, or would try first."""
     entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
     return entry.speculation.floor if entry.speculation else None
 
@@ -84,13 +84,13 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
 
 
 def _recent_runs(state: TierState) -> dict[str, Any]:
-    """All categories together, and each of them under `categories`."""
+    """Return the recent runs of all prompts, and of each category under `categories`."""
     categories = {name: _summary(summary) for name, summary in sorted(state.recent_by_category.items())}
     return _summary(state.recent) | {"categories": categories}
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:
-    """Means and deviations; null where nothing was measured."""
+    """Return means and deviations; null if nothing was measured."""
     return {
         "runs": round(summary.runs, 2),
         "ttft_ms": _mean(summary.ttft_ms),

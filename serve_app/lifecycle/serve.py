@@ -57,6 +57,8 @@ def serve_file(path: Path, address: str | None) -> int:
         ConfigError: the file is wrong, its port is taken, or an application cannot be built.
     """
     config = _read(path)
+    if address == "local":  # on another cluster its own Serve may listen there, and take the file
+        raise_if_taken(config.http_options.host, config.http_options.port)
     signals = StopSignals()
     signals.listen()
     try:
@@ -65,12 +67,12 @@ def serve_file(path: Path, address: str | None) -> int:
         client = _start_serve(config)
         try:
             client.deploy_apps(config, _blocking=False)
-            _say(f"serving {path} at http://{config.http_options.host}:{config.http_options.port}; Ctrl-C stops")
+            _print_line(f"serving {path} at http://{config.http_options.host}:{config.http_options.port}; Ctrl-C stops")
             _wait_until_built(signals.received)
             signals.received.wait()
         finally:
             ours = [app.name for app in config.applications if app.import_path == IMPORT_PATH]
-            asyncio.run(stop(client, ours, _say, ends_ray=_started_ray()))
+            asyncio.run(stop(client, ours, _print_line, ends_ray=_started_ray()))
     except SystemExit:
         pass  # a SIGTERM while Ray started, with Ray's handler in place: nothing was served yet
     finally:
@@ -151,5 +153,5 @@ def _wait_until_built(stop: threading.Event) -> None:
             return
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)

@@ -31,20 +31,20 @@ _END_TIMEOUT_S: Final = 30.0
 _CUT_TIMEOUT_S: Final = 1.0
 """The same if streams are cut, or if all of Ray's processes are killed next, s."""
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
-async def stop(client: ServeControllerClient, names: Sequence[str], say: Say, *, ends_ray: bool) -> None:
+async def stop(client: ServeControllerClient, names: Sequence[str], print_line: PrintLine, *, ends_ray: bool) -> None:
     """Drain and end everything that Serve runs.
 
     Args:
         client: of Serve's controller.
         names: our applications, which have a pool.
-        say: prints a line on the terminal.
+        print_line: prints a line on the terminal.
         ends_ray: whether all of Ray's processes are killed next.
     """
     pools, drain_s = await _begin_drain(names)
-    drained = await _wait_until_drained(pools, time.monotonic() + drain_s, say)
+    drained = await _wait_until_drained(pools, time.monotonic() + drain_s, print_line)
     end_s = _END_TIMEOUT_S if drained and not ends_ray else _CUT_TIMEOUT_S
     client.delete_apps(list(serve.status().applications), blocking=False)
     with contextlib.suppress(TimeoutError):
@@ -73,16 +73,18 @@ async def _begin_drain(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle
     return pools, drain_s
 
 
-async def _wait_until_drained(pools: Mapping[str, DeploymentHandle], deadline_s: float, say: Say) -> bool:
+async def _wait_until_drained(pools: Mapping[str, DeploymentHandle], deadline_s: float, print_line: PrintLine) -> bool:
     """Return whether all requests ended in time."""
     last_count = 0
     while (count := await _count_open(pools)) != 0:
         left_s = deadline_s - time.monotonic()
         if left_s < 0:
-            say(f"stopping: the time is over, {last_count} open requests are cut")
+            print_line(f"stopping: the time is over, {last_count} open requests are cut")
             return False
         if count is not None and count != last_count:
-            say(f"stopping: {count} requests are open and have up to {left_s:.0f} s; press Ctrl-C again to stop now")
+            print_line(
+                f"stopping: {count} requests are open and have up to {left_s:.0f} s; press Ctrl-C again to stop now"
+            )
             last_count = count
         await asyncio.sleep(_POLL_S)
     return True

@@ -1,4 +1,4 @@
-"""What Ray and Serve raise for a call that failed, and its translation into errors for clients."""
+"""The errors that Ray and Serve raise for a failed call, and their translation into errors for clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray.serve.exceptions import RayServeException
 from serve_app.api.errors import ApiError
 
 RAY_ERRORS: Final = (RayError, RayServeException, RpcError, TimeoutError)
-"""What a call of a deployment raises while its replica or node is away, or when its answer is lost."""
+"""A call of a deployment raises these while its replica or node is away, or if its answer is lost."""
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from serve_app.api.body import check_characters
 from serve_app.api.errors import bad_request
 from serve_app.api.openai.json_checks import (
     Check,
@@ -246,17 +247,6 @@ def characters(value: object) -> int:
                 count += 1
         level = inner
     return count
-
-
-def check_characters(chars: int, limits: Limits) -> None:
-    """Check the length of a whole conversation.
-
-    Raises:
-        ApiError: 400.
-    """
-    if chars > limits.max_prompt_chars:
-        message = f"prompt: has {chars} characters, allowed are limits.max_prompt_chars = {limits.max_prompt_chars}"
-        raise bad_request(message, code="prompt_too_long")
 
 
 def _problems(given: Mapping[str, Any], fields: Mapping[str, Check]) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Async tests here run on a clock that jumps, and the application's own clock with it.
+"""Async tests here run on a virtual clock that skips waits, and so does the application's own clock.
 
 Tests that need sockets ask for the real loops instead: `pytestmark = REAL_LOOPS` (tests/support/real_loops.py).
 """

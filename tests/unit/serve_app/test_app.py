@@ -1,4 +1,4 @@
-"""Where the parts of the application may run."""
+"""The nodes on which the application's parts may run."""
 
 from __future__ import annotations
 

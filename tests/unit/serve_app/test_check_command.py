@@ -1,4 +1,4 @@
-"""`power-lever check`: right files pass, and wrong ones are reported before Ray starts anything."""
+"""`power-lever check`: valid files pass, and wrong ones are reported before Ray starts anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m cluster.weights seed`, `list` and `verify`."""
+"""`power-lever weights seed`, `list` and `verify`."""
 
 from __future__ import annotations
 

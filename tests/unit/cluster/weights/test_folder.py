@@ -80,7 +80,7 @@ def test_a_partial_folder_is_never_a_model(tmp_path: Path) -> None:
 
 
 def test_the_reason_names_the_model_the_folder_and_the_remedy(tmp_path: Path) -> None:
-    seed = "run `python -m cluster.weights seed --profile ...`"
+    seed = "run `power-lever weights seed --profile ...`"
     (tmp_path / "x.partial").mkdir()
     assert missing_reason(tmp_path, "w") == f"weights of w are not in {tmp_path}: {seed}"
     assert missing_reason(tmp_path, "x") == f"weights of x are only partly in {tmp_path}: {seed} again, it continues"
@@ -105,7 +105,7 @@ def test_an_unreadable_models_folder_is_reported_with_node_folder_and_setting(
     ):
         assert missing_reason(tmp_path / name, "x") == (
             f"models folder {tmp_path / name} {unseen} on node gpu-7: mount the shared one there, set MODELS_DIR to "
-            "the path that all nodes see it at, or run `python -m cluster.weights seed --profile ...`"
+            "the path that all nodes see it at, or run `power-lever weights seed --profile ...`"
         )
 
 

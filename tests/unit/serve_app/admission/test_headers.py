@@ -13,7 +13,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Serve:
-    """Stands for Serve: notes the headers it saw, and answers with an id of its own, as Serve does."""
+    """A fake of Serve: it records the headers, and answers with its own id, as Serve does."""
 
     def __init__(self) -> None:
         self.seen: Headers | None = None

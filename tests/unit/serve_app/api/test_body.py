@@ -1,4 +1,4 @@
-"""Request bodies: limits and errors that name the key, what it got and what is allowed."""
+"""Request bodies: limits, and errors that name the key, what it got and what is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as clients see them: one JSON form, `Retry-After` where waiting helps."""
+"""Errors as clients see them: one JSON form, `Retry-After` on every 503."""
 
 from __future__ import annotations
 

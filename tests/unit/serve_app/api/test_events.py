@@ -1,4 +1,4 @@
-"""SSE framing, and what `config` and `metrics` say."""
+"""SSE framing, and the data of `config` and `metrics`."""
 
 from __future__ import annotations
 

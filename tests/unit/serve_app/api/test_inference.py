@@ -1,4 +1,4 @@
-"""The way of one `/api/inference` request: its events in order, one terminal event, nothing left open."""
+"""One `/api/inference` request: its events in order, one terminal event, nothing left open."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ async def test_status_goes_from_provisioning_to_loading_to_queued() -> None:
             states.append((data["state"], data["estimate_s"]))
             if next_states:
                 case.pool.set("eco", next_states.pop(0))
-    # At 2 s of 3 one is left; a warm tier's estimate is its queue wait.
+    # After 2 s of 3 s, 1 s is left. A warm tier's estimate is its queue wait.
     assert states == [("provisioning", 3), ("loading", 1), ("queued", 0)]
 
 

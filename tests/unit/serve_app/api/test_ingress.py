@@ -1,4 +1,4 @@
-"""The ingress's HTTP without Serve: routes, methods, what web pages may do, and clients that leave."""
+"""The ingress's HTTP without Serve: routes, methods, cross-origin requests, and clients that leave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BODY = {"model": "eco", "prompt": "Hi"}
 
 @pytest.fixture(autouse=True)
 def replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Serve tells a replica of itself."""
+    """The context that Serve gives a replica."""
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
     monkeypatch.setattr(serve, "get_replica_context", lambda: context)
 

@@ -1,4 +1,4 @@
-"""Liveness says that the process serves, and what fails beside the requests, which ends no replica at once."""
+"""`/healthz`: the process is alive, and shows its failing background work, which ends no replica at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/healthz", "headers
 
 @pytest.fixture(autouse=True)
 def replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Serve tells a replica of itself."""
+    """The context that Serve gives a replica."""
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
     monkeypatch.setattr(serve, "get_replica_context", lambda: context)
 

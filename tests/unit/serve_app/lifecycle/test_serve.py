@@ -80,7 +80,7 @@ SCRIPT = """
     import subprocess, sys, time
     from serve_app.lifecycle.signals import StopSignals
 
-    # As Ray does, the child starts another; that one's parent ends, and it is an orphan in a session of its own.
+    # As in Ray, the child starts a process whose parent ends: an orphan in its own session.
     child = subprocess.Popen(["sh", "-c", "setsid sleep 600 & echo $!; sleep 600"], stdout=subprocess.PIPE, text=True)
     signals = StopSignals()
     signals.listen()

@@ -28,7 +28,7 @@ pytestmark = REAL_LOOPS
 StreamT = TypeVar("StreamT")
 
 PATIENCE_S = 20.0
-"""Nothing here takes that long: a test that waits so long has failed."""
+"""A test that waits so long has failed, s."""
 FOR_EVER = Wait(3600)
 END = b"\0\0\0\0\1"
 ADMITTED = Admitted()
@@ -55,7 +55,7 @@ async def channel() -> AsyncIterator[TokenChannel]:
 
 
 def frame(payload: bytes) -> bytes:
-    """One item of bytes, as the module's docstring says."""
+    """One item of bytes as a frame; see the docstring of `channel.py`."""
     return len(payload).to_bytes(4, "big") + b"\0" + payload
 
 
@@ -83,7 +83,7 @@ class Counted:
 
 @dataclass
 class Sending(Generic[StreamT]):
-    """A replica's `send_items` at work."""
+    """A replica's running `send_items`."""
 
     source: StreamT
     task: asyncio.Task[Failure | None]
@@ -103,7 +103,7 @@ def counting(reply_to: ReplyTo, size: int, count: int) -> Sending[Counted]:
 
 
 class Peer:
-    """A replica's connection, worked by hand."""
+    """A replica's connection, driven by the test."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -117,12 +117,12 @@ class Peer:
         self._writer.close()
 
     def reset(self) -> None:
-        """End the connection as the kernel of a process that was killed may: with a reset."""
+        """End the connection with a reset, as the kernel may for a killed process."""
         self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     async def is_cut(self) -> bool:
-        """Whether the ingress ends the connection; it never sends anything."""
+        """Return whether the ingress ends the connection. It never sends anything."""
         try:
             return await asyncio.wait_for(self._reader.read(), PATIENCE_S) == b""
         except ConnectionError:
@@ -158,7 +158,7 @@ async def assert_lost(stream: ReplicaStream) -> None:
 
 
 async def standstill(counted: Counted) -> int:
-    """How many items were taken when no more have been for a while."""
+    """Return how many items were taken, once no more are taken."""
     before = -1
     while before < counted.taken:
         before = counted.taken
@@ -237,7 +237,7 @@ async def test_a_frame_may_be_split_anywhere(channel: TokenChannel) -> None:
     async with peer(stream.reply_to) as replica:
         await replica.write(stream.reply_to.key + frame(b"mark"))
         for first, second in pieces:
-            # The item before is here, so the ingress had read so far when the second piece of the next is sent.
+            # The previous item has arrived, so the ingress has read up to here when the second piece is sent.
             assert await stream.get(PATIENCE_S) == b"mark"
             await replica.write(first)
             await asyncio.sleep(0)
@@ -259,7 +259,7 @@ async def test_a_stream_may_arrive_byte_by_byte(channel: TokenChannel) -> None:
 
 
 async def test_many_frames_may_arrive_at_once(channel: TokenChannel) -> None:
-    # More than a stream holds: what is here already is not lost when the sender is paused.
+    # More than a stream holds: items that have arrived are not lost when the sender is paused.
     items = [str(number).encode() for number in range(5000)]
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
@@ -379,10 +379,10 @@ async def test_a_connection_without_a_key_in_time_is_closed(
         await silent.write(other.reply_to.key[:named])
         assert await silent.is_cut()
         assert 0.195 < time.monotonic() - began_s < 4
-        # The one that has named its key may then be silent for longer.
+        # A connection that has sent its key may then be silent for longer.
         await replica.write(frame(b"one") + END)
         assert await rest(stream) == [b"one"]
-    # The request whose key never came whole still waits for it.
+    # The request whose key arrived in part still waits.
     sending(other.reply_to, b"two")
     assert await rest(other) == [b"two"]
 
@@ -485,7 +485,7 @@ async def test_cancelling_a_replica_again_does_not_interrupt_the_closing_of_its_
     channel: TokenChannel,
 ) -> None:
     # Seen under load: the connection was cut, then Serve cancelled the call while the engine's request was being
-    # taken back; one of a hundred went on for nobody.
+    # aborted; one of a hundred requests ran on.
     closing, let_go, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def items() -> AsyncGenerator[Item, None]:
@@ -527,7 +527,7 @@ async def test_requests_at_once_do_not_mix(channel: TokenChannel) -> None:
     streams = [channel.open() for _ in range(50)]
     replicas = []
     for number, stream in enumerate(streams):
-        # The later a request was opened, the faster it is: they overtake each other.
+        # Later requests are faster, so that they overtake earlier ones.
         items: list[bytes | Wait] = []
         for step in range(20):
             items += [f"{number}/{step}".encode(), Wait((50 - number) / 50_000)]
@@ -540,7 +540,7 @@ async def test_requests_at_once_do_not_mix(channel: TokenChannel) -> None:
 async def test_a_burst_of_connections_loses_none(channel: TokenChannel) -> None:
     streams = [channel.open() for _ in range(400)]
     replicas = [sending(stream.reply_to, b"one") for stream in streams]
-    # More than a listener's usual backlog, above which the kernel drops what its client takes for sent.
+    # More than a listener's usual backlog. Above it the kernel drops connections that their clients believe open.
     assert await asyncio.gather(*(stream.get(5) for stream in streams)) == [b"one"] * 400
     assert [await replica.result() for replica in replicas] == [None] * 400
 

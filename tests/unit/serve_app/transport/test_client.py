@@ -1,4 +1,4 @@
-"""Requests to a tier: sent at once, items over the token channel, cancelled when closed, Serve's word as `ApiError`."""
+"""Requests to a tier: items over the token channel, cancelled when closed, Serve's errors as `ApiError`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = REAL_LOOPS
 
 TIERS = app_config(tiers={"eco": {"max_ongoing_requests": 2, "max_queued_requests": 3}}).tiers
 PATIENCE_S = 20.0
-"""Nothing here takes that long: a test that waits so long has failed."""
+"""A test that waits so long has failed, s."""
 FOR_EVER = Wait(3600)
 LOST = ActorUnavailableError("the node is gone", b"1" * 16)
 CALL_FAILED = RpcError("the call to the replica failed")
@@ -38,7 +38,7 @@ Method = Callable[[ReplyTo], Awaitable[Failure | None]]
 
 
 class Response:
-    """What Serve returns at once: awaited for the method's result; only `cancel` stops the method."""
+    """Serve's response: awaiting it returns the method's result; only `cancel` stops the method."""
 
     def __init__(self, running: Awaitable[Failure | None]) -> None:
         self.task = asyncio.ensure_future(running)
@@ -92,13 +92,13 @@ class Tier:
 
 
 def sends(*items: Item | Wait | Exception) -> tuple[Tier, Script[Item]]:
-    """A tier whose replica sends that, as `EngineDeployment` does."""
+    """A tier whose replica sends these items, as `EngineDeployment` does."""
     script: Script[Item] = Script(items)
     return Tier(lambda reply_to: send_items(reply_to, script.stream())), script
 
 
 def says(error: BaseException) -> Tier:
-    """A tier that Serve says this about instead of asking a replica."""
+    """A tier for which Serve raises this instead of calling a replica."""
 
     async def method(reply_to: ReplyTo) -> Failure | None:
         raise error
@@ -193,7 +193,7 @@ async def test_closing_twice_cancels_once(channel: TokenChannel) -> None:
 
 
 async def test_closing_at_once_cancels_too(channel: TokenChannel) -> None:
-    # Before anything that watches the request has begun to run.
+    # Before the task that waits for the result has begun to run.
     tier, script = sends(b"one")
     stream = client(channel, tier).generate("eco", generation())
     await stream.aclose()
@@ -233,8 +233,8 @@ async def test_a_tier_that_failed_to_deploy_is_a_503_with_its_reasons(channel: T
 
 @pytest.mark.parametrize("notice", [LOST, CALL_FAILED, asyncio.CancelledError()], ids=["Ray", "gRPC", "cancelled"])
 async def test_a_node_that_dies_midway_is_a_retryable_error(channel: TokenChannel, notice: BaseException) -> None:
-    # Its connection says nothing: Serve is the one who notices. Its gRPC client gives up by cancelling when the channel
-    # to a replica is closed, though nobody has cancelled anything here.
+    # The connection stays silent, and only Serve notices. Its gRPC client cancels the call when its channel to a
+    # replica is closed, although nothing is cancelled here.
     noticed = asyncio.Event()
     script: Script[Item] = Script([b"one", FOR_EVER])
     connections = []
@@ -255,7 +255,7 @@ async def test_a_node_that_dies_midway_is_a_retryable_error(channel: TokenChanne
 
 
 async def test_a_process_that_dies_midway_is_a_retryable_error(channel: TokenChannel) -> None:
-    # Its connection ends, and Serve notices too: whoever is first.
+    # Its connection ends, and Serve notices too; either may be first.
     killed = asyncio.Event()
 
     async def dying(reply_to: ReplyTo) -> Failure | None:
@@ -305,7 +305,7 @@ async def test_a_failure_of_the_engine_ends_the_stream_with_that_error(channel: 
 
 
 async def test_a_tier_gets_exactly_as_many_requests_as_it_has_slots(channel: TokenChannel) -> None:
-    # Two replicas of two places, and three that may wait.
+    # Two replicas with two slots each, and three in the queue.
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
     streams = [tiers.generate("eco", generation()) for _ in range(50)]

@@ -1,4 +1,4 @@
-"""An stream: items in order, a tick in each silent interval, the end; and a generator that is read ahead into one."""
+"""A stream: items in order, a tick in each silent interval, the end; and a stream that reads a generator ahead."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_closing_after_an_unread_error_logs_nothing() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     assert await stream.get(1) == "a"
     await stream.aclose()
-    del stream  # a task whose exception nobody took complains when it is collected
+    del stream  # a task with an unretrieved exception logs it when it is collected
     await asyncio.sleep(1)
     assert complaints == []
 
@@ -155,7 +155,7 @@ async def test_the_producer_is_paused_at_256_items_and_resumed_at_half_of_them()
     for number in range(MAX_WAITING - 1):
         stream.put(number)
     assert stream.calls == []
-    for number in range(MAX_WAITING - 1, 1000):  # a producer may have more in hand when it is paused
+    for number in range(MAX_WAITING - 1, 1000):  # a paused producer may have more items in hand
         stream.put(number)
     assert stream.calls == [("pause", 0)]
     assert [await stream.get(0) for _ in range(1000)] == list(range(1000))

@@ -1,4 +1,4 @@
-"""`python -m cluster.weights early-exit`."""
+"""`power-lever weights early-exit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of the OpenAI routes: what is taken, and how the rest is refused by name."""
+"""Bodies of the OpenAI routes: allowed fields pass, others are refused by name."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ GUIDELLM = {
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan prepare dinner"}]}]
 
 
-# Bodies as they came from the clients (2026-11-29), with shorter prompts.
+# Bodies recorded from the clients (2026-11-29), with shorter prompts.
 @pytest.mark.parametrize(
     ("body", "is_chat"),
     [

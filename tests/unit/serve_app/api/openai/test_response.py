@@ -51,7 +51,7 @@ def last_lines(client: Client) -> tuple[bytes, bytes]:
 
 
 def late_error(client: Client) -> dict[str, Any]:
-    """The error that a stream ends with, as vLLM's do."""
+    """The error that ends a stream, in vLLM's form."""
     error, done = last_lines(client)
     assert done == b"data: [DONE]"
     message: dict[str, Any] = orjson.loads(error.removeprefix(b"data: "))["error"]
@@ -103,7 +103,7 @@ async def test_frequent_pings_do_not_begin_a_stream_before_its_engine_could_refu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("serve_app.api.openai.response.PING_EVERY_S", 0.4)
-    # A proxy wants pings often; a refusal that comes within the two seconds must stay an HTTP status all the same.
+    # A proxy needs frequent pings. A refusal within two seconds must stay an HTTP status all the same.
     refused = ResponseStart(400, [(b"content-type", b"application/json")])
     client = await Exchange([Wait(1.5), refused, b"{}"], streaming=True).run()
     assert (client.status, client.body) == (400, b"{}")

@@ -1,4 +1,4 @@
-"""What `/api/tiers` says comes back as what it was made of."""
+"""The state that is read from `/api/tiers` equals the state that it was made from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from router.agent.application_state import ApplicationStateError, read_tiers
 from router.observation import Observation, TierState
-from router.registry_reading import ReadingError, read_tiers
 from router.runs.summary import Recent, RunSummary
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
@@ -33,7 +33,7 @@ OBSERVATION = Observation(
 )
 
 
-def test_the_registry_and_the_state_survive_the_way_through_the_api() -> None:
+def test_registry_and_state_are_the_same_after_the_way_through_the_api() -> None:
     read = read_tiers(tiers_view(CONFIG, OBSERVATION))
     assert read.observation == OBSERVATION
     for name, tier in CONFIG.tiers.items():
@@ -44,12 +44,12 @@ def test_the_registry_and_the_state_survive_the_way_through_the_api() -> None:
         ]
 
 
-def test_a_tier_on_cpu_is_on_cpu_again() -> None:
+def test_a_tier_on_cpu_is_read_as_a_tier_on_cpu() -> None:
     config = app_config(tiers={"eco": {"gpu": None, "gpus": 0}})
     assert read_tiers(tiers_view(config, Observation())).tiers["eco"].gpu is None
 
 
-def test_what_a_newer_application_says_besides_is_passed_over() -> None:
+def test_fields_of_a_newer_application_are_ignored() -> None:
     body = tiers_view(CONFIG, OBSERVATION)
     body["more"] = 1
     body["tiers"][0]["more"] = {"x": 1}
@@ -57,6 +57,6 @@ def test_what_a_newer_application_says_besides_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"tiers": []}, {"tiers": [{"name": "eco"}]}, {"error": "no"}])
-def test_anything_else_is_an_error(body: Any) -> None:
-    with pytest.raises(ReadingError, match="/api/tiers"):
+def test_another_body_is_an_error(body: Any) -> None:
+    with pytest.raises(ApplicationStateError, match="/api/tiers"):
         read_tiers(body)

@@ -1,4 +1,4 @@
-"""What a running application says of its tiers (`GET /api/tiers`), read back into the types that the tools look at."""
+"""Read the state of a running application from `GET /api/tiers` into the types that the tools work on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from router.registry import TIER_NAMES, ChainEntry, Replicas, Speculation, Tier,
 from router.runs.summary import FinishReason, Recent, RunSummary
 
 
-class ReadingError(Exception):
-    """The application does not answer, or not as this version of it does."""
+class ApplicationStateError(Exception):
+    """The application does not answer, or its answer has another form than this version's."""
 
 
 class _Reading(BaseModel):
-    """Base of what is read: what a newer application says besides is passed over."""
+    """Base of what is read: fields that only a newer application has are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -31,7 +31,7 @@ class _Replicas(_Reading):
     max: int
 
 
-class _Step(_Reading):
+class _Entry(_Reading):
     name: str
     target: str
     max_model_len: int
@@ -45,7 +45,7 @@ class _Recent(_Reading):
 
 
 class _Runs(_Reading):
-    """Counts are not told for each quantity: those of the runs stand for them."""
+    """The answer has no count for each quantity: the number of runs stands for it."""
 
     runs: float
     ttft_ms: _Recent | None
@@ -60,8 +60,8 @@ class _Runs(_Reading):
     finish_reasons: dict[FinishReason, float]
 
     def summary(self) -> RunSummary:
-        def recent(said: _Recent | None) -> Recent | None:
-            return Recent(said.mean, said.deviation, self.runs) if said else None
+        def recent(quantity: _Recent | None) -> Recent | None:
+            return Recent(quantity.mean, quantity.deviation, self.runs) if quantity else None
 
         return RunSummary(
             runs=self.runs,
@@ -94,13 +94,13 @@ class _Tier(_Reading):
     failed: bool
     reason: str | None
     active_entry: str | None
-    chain: tuple[_Step, ...]
+    chain: tuple[_Entry, ...]
     queue_wait_ms: float
     cold_start_s: float
     recent: _AllRuns
 
     def tier(self) -> Tier:
-        """Its entry in the registry."""
+        """Return its entry in the registry."""
         return Tier(
             power=self.power,
             gpu=None if self.gpu == "cpu" else self.gpu,
@@ -121,7 +121,7 @@ class _Tier(_Reading):
         )
 
     def state(self) -> TierState:
-        """What it is doing."""
+        """Return what is known of it now."""
         return TierState(
             running=self.replicas.running,
             starting=self.replicas.starting,
@@ -142,14 +142,14 @@ class _Tiers(_Reading):
 
 
 def read_tiers(body: Any) -> ToolContext:
-    """The body of `/api/tiers`, as what tools look at outside of a request.
+    """Return the body of `/api/tiers` as the context of the tools outside of a request.
 
     Raises:
-        ReadingError: it is not that body.
+        ApplicationStateError: it is not that body.
     """
     try:
         found = {tier.name: tier for tier in _Tiers.model_validate(body).tiers}
         registry = {name: found[name].tier() for name in TIER_NAMES}
     except (ValidationError, KeyError) as error:
-        raise ReadingError(f"/api/tiers is not as this version of the router knows it: {error}") from error
+        raise ApplicationStateError(f"/api/tiers has another form than in this version: {error}") from error
     return ToolContext(registry, Observation({name: found[name].state() for name in TIER_NAMES}))

@@ -86,7 +86,7 @@ WRONG: list[Json] = [{"k": 33}, {"k": -1}, {"k": "many"}, {"tau": 1.5}, {"depth"
 
 
 @pytest.mark.parametrize("spec", WRONG)
-def test_a_wrong_wish_is_refused(api: Api, spec: Json) -> None:
+def test_wrong_params_are_refused(api: Api, spec: Json) -> None:
     response = api.post("/api/inference", {"prompt": COPY, "spec": spec})
 
     assert response.status_code == 422
@@ -94,7 +94,7 @@ def test_a_wrong_wish_is_refused(api: Api, spec: Json) -> None:
 
 
 @pytest.mark.parametrize("spec", WRONG)
-def test_a_wrong_wish_is_refused_by_the_sdk_too(client: openai.OpenAI, spec: Json) -> None:
+def test_wrong_params_are_refused_on_the_openai_routes_too(client: openai.OpenAI, spec: Json) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match=rf"spec\.{next(iter(spec))}"):
         client.chat.completions.create(model="eco", messages=CHAT, max_tokens=4, extra_body={"spec": spec})
 
@@ -115,7 +115,7 @@ def test_a_chat_of_the_sdk_is_the_same_at_every_depth(
     assert bool(record["num_draft_tokens"]) is (k != 0)
 
 
-def test_a_chat_streams_with_a_wish(client: openai.OpenAI, plain: str) -> None:
+def test_a_chat_streams_with_params(client: openai.OpenAI, plain: str) -> None:
     chunks = client.chat.completions.create(
         model="eco", messages=CHAT, temperature=0, max_tokens=40, stream=True, extra_body={"spec": {"k": K_MAX}}
     )
