@@ -234,7 +234,7 @@ def test_a_step_that_is_done_is_forgotten_with_those_before_it() -> None:
 def test_an_unknown_step_is_not_there_and_takes_no_other_with_it() -> None:
     known, steps = object(), StepsUnderWay()
     assert steps.done(object()) is None
-    steps.began(step(known))
+    steps.began(under_way(known))
     assert steps.done(object()) is None
     assert steps.done(known) is not None
 
@@ -242,8 +242,8 @@ def test_an_unknown_step_is_not_there_and_takes_no_other_with_it() -> None:
 def test_outputs_are_told_apart_by_identity_also_where_they_are_equal() -> None:
     first, second = [1], [1]
     steps = StepsUnderWay()
-    steps.began(step(first))
-    steps.began(step(second))
+    steps.began(under_way(first))
+    steps.began(under_way(second))
     assert steps.done(second) is not None
     assert steps.done(first) is None
 
