@@ -1,9 +1,12 @@
 # Two commands do everything on a fresh machine: `make serve` and `make test`.
 #
 #   make serve   install, prepare the bundled model, serve `serve_config.yaml`; Ctrl-C drains, a second one stops at once
-#   make test    install, run all tests (unit, integration with the stub engine, e2e on real vLLM)
+#   make test    install, run the tests (unit, integration with the stub engine, e2e on real vLLM)
 #   make check   format, lint, strict types; changes nothing
 #   make fix     format and lint, writing
+#
+# Outside CI: `make coverage` runs the unit tests and shows the coverage of lines; `make test-long` runs what takes long by
+# nature (bench/results/long-tests.md has its last results).
 #
 # HARDWARE=gpu installs vLLM's CUDA build instead of the CPU build.
 # TORCH_INDEX=URL names PyTorch's CPU wheel index, where pip is not set up to find `torch==...+cpu` by itself.
@@ -21,25 +24,46 @@ CODE := router sustainability cluster serve_app bench tests
 
 SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/$(BIN)/power-lever-haproxy
 
-.PHONY: serve test test-unit test-integration test-e2e check fix install install-dev weights clean
+# Tests start a hundred Python processes, each of which would otherwise compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: serve test tests-on-stubs tests-on-engines test-unit test-integration test-e2e test-long coverage \
+	check fix install install-dev weights clean
 
 serve: install weights
-	$(SERVE_ENV) $(BIN)/python -m serve_app serve serve_config.yaml
+	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
 
 weights: install
-	$(BIN)/python -m cluster.weights seed --profile $(PROFILE)
+	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
+# Both halves at the same time: while one waits for a cluster, the other computes.
 test: install-dev weights
-	$(BIN)/python -m pytest tests/unit tests/integration tests/e2e
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going tests-on-stubs tests-on-engines
+
+tests-on-stubs tests-on-engines: SHELL := /bin/bash
+tests-on-stubs tests-on-engines: .SHELLFLAGS := -o pipefail -c
+
+tests-on-stubs:
+	@$(BIN)/python -m pytest tests/unit tests/integration 2>&1 | sed --unbuffered 's/^/stubs   | /'
+
+tests-on-engines:
+	@$(BIN)/python -m pytest tests/e2e 2>&1 | sed --unbuffered 's/^/engines | /'
 
 test-unit: install-dev
 	$(BIN)/python -m pytest tests/unit
 
-test-integration: install-dev
+test-integration: install-dev weights
 	$(BIN)/python -m pytest tests/integration
 
 test-e2e: install-dev weights
 	$(BIN)/python -m pytest tests/e2e
+
+test-long: install-dev weights $(VENV)/guidellm/.installed
+	$(BIN)/python -m pytest tests/long --durations=0
+
+# Of this process only: what runs in Ray's workers and in vLLM's processes is not counted.
+coverage: install-dev
+	$(BIN)/python -m pytest tests/unit --cov --cov-report=term:skip-covered
 
 check: install-dev
 	$(BIN)/ruff format --check $(CODE)
@@ -64,7 +88,7 @@ $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip
 	$(PIP_INSTALL) --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed $(VENV)/guidellm/.installed
+$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed
 	$(PIP_INSTALL) -r requirements/dev.txt
 	touch $@
 

@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     rounds = 2 if args.quick else 30
     claude = stand_in(free_port())
-    on = {"mode": "single_shot", "base_url": f"http://{HOST}:{claude.port}", "end_wait_s": 2.0}
+    on = {"mode": "single_shot", "base_url": f"http://{HOST}:{claude.port}"}
     variants: dict[str, dict[str, Any]] = {
         PREFIXES["off"]: {"mode": "off"},
         PREFIXES["off again"]: {"mode": "off"},

@@ -24,7 +24,7 @@ from bench.engine.prompts import cycled
 from bench.reporting.options import parser
 from bench.reporting.report import Value, print_report, provenance, write_json
 from bench.reporting.stats import median
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from cluster.weights import models_dir
 from cluster.weights.folder import model_path
 from router.registry import Drafts

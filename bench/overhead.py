@@ -33,7 +33,7 @@ from bench.reporting.options import parser
 from bench.reporting.report import Value, print_report, provenance, write_json
 from bench.reporting.stats import median, percentile
 from cluster.cpu_engine import cpu_environment
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from cluster.weights import models_dir
 from router.registry import ChainEntry, Profile, TierName
 

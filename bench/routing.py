@@ -32,8 +32,7 @@ from bench.reporting.report import REPOSITORY, Value, print_report, provenance, 
 from bench.reporting.stats import percentile
 from bench.train_router import Task, train
 from router.difficulty.classify import Ruling, shifted
-from router.difficulty.gain_curves import GAIN_MODEL
-from router.difficulty.gain_model import GainModel
+from router.difficulty.gain_model import GainModel, load_gain_model
 from router.observation import Observation
 from router.plan import plan
 from router.registry import Profile
@@ -161,12 +160,12 @@ def baselines(outcomes: Sequence[Outcome], rulings: Sequence[Ruling]) -> dict[st
 def score_shipped(tasks: Sequence[Task], resamples: int) -> tuple[dict[str, Any], dict[str, Curve]]:
     """Figures and curves of the shipped router."""
     gains = [task.outcome.gain for task in tasks]
-    given = [score_of(task.given, GAIN_MODEL) for task in tasks]
+    given = [score_of(task.given, load_gain_model()) for task in tasks]
     curve = gain_curve(given, gains)
     figures = {
         "apgr": area(curve),
         "apgr_standard_error": standard_error(given, gains, resamples),
-        "apgr_bare_prompts": apgr([score_of(task.bare, GAIN_MODEL) for task in tasks], gains),
+        "apgr_bare_prompts": apgr([score_of(task.bare, load_gain_model()) for task in tasks], gains),
         "recovered_at": {str(share): recovered_at(curve, share) for share in SHARES},
         "safety_critical": safety_figures([task.given for task in tasks], given),
     }

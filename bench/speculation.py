@@ -41,7 +41,7 @@ from bench.reporting.options import parser
 from bench.reporting.plot import grouped_bars
 from bench.reporting.report import REPOSITORY, Value, markdown_table, print_report, provenance, write_json
 from bench.reporting.stats import percentile
-from cluster.profiles import read_profile, validate_profile
+from cluster.profiles.reading import read_profile, validate_profile
 from cluster.weights import models_dir
 from cluster.weights.folder import model_path
 from router.registry import ChainEntry, Profile, Speculation, Tier

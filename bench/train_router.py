@@ -1,4 +1,4 @@
-"""Trains what the router learns (`router/difficulty/gain_curves.py`) on outcomes of a weak and a strong model.
+"""Trains what the router learns (`router/difficulty/gain_model.yaml`) on outcomes of a weak and a strong model.
 
 The same data, on the same versions, gives the same file; its numbers are rounded, so that another machine's last bits
 do not show.
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from bench.quality.bare_prompt import bare_prompt
 from bench.quality.gain_fit import Sample, best_stiffness, fit
 from bench.quality.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
-from bench.reporting.report import REPOSITORY
 from router.difficulty.classify import Ruling, rule
-from router.difficulty.gain_model import FEATURES, GainModel
+from router.difficulty.gain_model import GAIN_MODEL_FILE, GainModel
 
-TRAINED: Final = REPOSITORY / "router" / "difficulty" / "gain_curves.py"
 FOLDS: Final = 5
 SEED: Final = 0
 
@@ -45,7 +45,7 @@ class Task:
     def samples(self) -> tuple[Sample, Sample]:
         """What the model learns from it."""
         gain = self.outcome.gain
-        return Sample(self.given.form, gain, 0.5), Sample(self.bare.form, gain, 0.5)
+        return Sample(self.given.features, gain, 0.5), Sample(self.bare.features, gain, 0.5)
 
 
 def train(tasks: Sequence[Task], keys: Sequence[object], seed: int = SEED) -> tuple[GainModel, float]:
@@ -72,30 +72,13 @@ def _samples(tasks: Sequence[Task], indices: Sequence[int]) -> list[Sample]:
     return [sample for index in indices for sample in tasks[index].samples()]
 
 
-def source_of(model: GainModel, rows: int, stiffness: float) -> str:
-    """The text of `router/difficulty/gain_curves.py`."""
-    curves = "\n".join(
-        f"        Curve(  # {name}\n            {curve.knots},\n            {curve.gains},\n        ),"
-        for name, curve in zip(FEATURES, model.curves, strict=True)
+def text_of(model: GainModel, rows: int, stiffness: float) -> str:
+    """Return the text of `router/difficulty/gain_model.yaml`."""
+    header = (
+        f"# What a strong model gains over a weak one, by the form of the prompt, learned from {rows} outcomes.\n"
+        f"# Written by `python -m bench.train_router` (stiffness {stiffness:g}); do not edit.\n"
     )
-    answers = "\n".join(f'        ("{form}", {gain}),' for form, gain in model.answers)
-    return f'''"""What a strong model gains over a weak one, by the form of the prompt: learned of {rows} outcomes.
-
-Written by `python -m bench.train_router` (stiffness {stiffness:g}); not to be edited.
-"""
-
-from router.difficulty.gain_model import Curve, GainModel
-
-# fmt: off
-GAIN_MODEL = GainModel(
-    curves=(
-{curves}
-    ),
-    answers=(
-{answers}
-    ),
-)
-'''
+    return header + yaml.safe_dump(model.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=120)
 
 
 def main() -> None:
@@ -109,12 +92,12 @@ def main() -> None:
 
     outcomes = read_outcomes(args.data)
     model, stiffness = train([Task.of(outcome) for outcome in outcomes], groups(outcomes))
-    source = source_of(model, len(outcomes), stiffness)
+    source = text_of(model, len(outcomes), stiffness)
     if not args.check:
-        TRAINED.write_text(source, encoding="utf-8")
-        print(f"{TRAINED}: {len(outcomes)} outcomes, stiffness {stiffness:g}, {len(source)} bytes")
-    elif TRAINED.read_text(encoding="utf-8") != source:
-        sys.exit(f"{TRAINED} is not what this writes from {args.data}")
+        GAIN_MODEL_FILE.write_text(source, encoding="utf-8")
+        print(f"{GAIN_MODEL_FILE}: {len(outcomes)} outcomes, stiffness {stiffness:g}, {len(source)} bytes")
+    elif GAIN_MODEL_FILE.read_text(encoding="utf-8") != source:
+        sys.exit(f"{GAIN_MODEL_FILE} is not what this writes from {args.data}")
 
 
 if __name__ == "__main__":

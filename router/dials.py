@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.registry import Profile, TierName
 
 DEFAULT_POWER = 50

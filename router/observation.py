@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.registry import Drafts, TierName
 from router.runs.summary import NO_RUNS, RunSummary
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from router.constraints import Violation
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
+from router.difficulty.categories import Category
 from router.difficulty.classify import Classification, classify_prompt, estimate_tokens
-from router.difficulty.signals import Category
 from router.observation import Observation, TierState
 from router.prediction import Prediction, predict
-from router.registry import TIER_NAMES, ChainEntry, Profile, Speculation, SpeculationMethod, Tier, TierName
-from router.request import Goal, InferenceRequest, Message, Mode, SpecWish
+from router.registry import TIER_NAMES, ChainEntry, Profile, SpeculationMethod, Tier, TierName
+from router.request import Goal, InferenceRequest, Message, Mode
 from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS, RunSummary
 from router.selection import Selection, select
 from router.selection_words import checked_constraints, goal_shift
+from router.spec_params import SpecParams
 from router.steps import BuiltConfig, ClassifiedPrompt, PastDrafts, TierPool
 
 Clock = Callable[[], float]
@@ -27,30 +27,6 @@ TraceValue = str | int | float | bool | None | tuple[str, ...]
 
 ESCALATION_DIFFICULTY = 8
 """From this difficulty (1-10) on a lower tier than it deserves is worth a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpecPlan:
-    """Speculative decoding of one request."""
-
-    enabled: bool
-    method: SpeculationMethod | None
-    """None when not enabled."""
-    k: int
-    """Draft tokens per step: the number itself when `fixed`, the most the controller may use when `auto`; 0: off."""
-    k_mode: Literal["auto", "fixed"]
-    tau: float
-    """Acceptance rate (0-1) below which the request stops drafting."""
-    reason: str | None = None
-    """Why it is not enabled; None when it is."""
-
-
-def no_speculation(reason: str) -> SpecPlan:
-    """A request for which nothing is drafted."""
-    return SpecPlan(enabled=False, method=None, k=0, k_mode="fixed", tau=0.0, reason=reason)
-
-
-NO_SPECULATION = no_speculation("no drafts are asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +61,16 @@ class Plan:
     entry: ChainEntry
     """The tier's active chain entry; the first of its chain while none runs."""
     sampling: Sampling
-    spec: SpecPlan
+    spec: SpecParams
+    """Resolved: every field is set."""
     warm: bool
     cold_start_s: float
     """Estimated time from no replica to the first token, s; 0 when warm."""
     classification: Classification
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
+    no_drafts_reason: str | None = None
+    """Why nothing is drafted; None where drafts are made."""
     goal: Goal | None = None
     prediction: Prediction | None = None
     """What the answer will take; None where neither limits nor the goal asked for it."""
@@ -99,6 +78,11 @@ class Plan:
     """The user's limits that it will probably break, the worst first."""
     notes: tuple[str, ...] = ()
     """What the goal and the limits did to the choice, in words."""
+
+    @property
+    def spec_method(self) -> SpeculationMethod | None:
+        """How drafts are made; None: there are none."""
+        return _method(self.entry, self.spec)
 
     def explain(self) -> str:
         """Why this tier, in a few plain sentences (the `reasoning` event's heuristic text)."""
@@ -164,11 +148,14 @@ def plan(
         )
 
     state = observation.tier(tier)
-    entry, wish = profile.entry(tier, state.active_entry), request.spec or SpecWish()
+    entry, requested = profile.entry(tier, state.active_entry), request.spec or SpecParams()
     sampling = sampling_of(request, classification.category, speed, entry)
     past = state.recent_by_category.get(classification.category, NO_RUNS)
-    spec = spec_plan(entry.speculation, wish, past, is_seeded_sample(request, sampling))
-    if entry.speculation is not None and drafts_are_waste(entry.speculation, wish, past):
+    wasteful = drafts_are_waste(entry.speculation, requested, past)
+    spec, no_drafts_reason = requested.resolve(
+        entry.speculation, seeded=is_seeded_sample(request, sampling), wasteful=wasteful
+    )
+    if wasteful:
         watch.lap("past_drafts", _past_drafts(past).model_dump())
     watch.lap("build_config", built_config(selection.power, speed, tier, entry, sampling, spec).model_dump())
     return Plan(
@@ -184,6 +171,7 @@ def plan(
         classification=classification,
         escalation=escalation,
         trace=tuple(watch.steps),
+        no_drafts_reason=no_drafts_reason,
         goal=request.goal,
         prediction=selection.chosen.prediction if selection.chosen else None,
         broken=selection.broken,
@@ -254,7 +242,7 @@ def tier_pool(name: TierName, tier: Tier, observation: Observation) -> TierPool:
 
 
 def built_config(
-    power: int, speed: int, tier: TierName, entry: ChainEntry, sampling: Sampling, spec: SpecPlan
+    power: int, speed: int, tier: TierName, entry: ChainEntry, sampling: Sampling, spec: SpecParams
 ) -> BuiltConfig:
     """What was decided, as the result of its step."""
     return BuiltConfig(
@@ -266,11 +254,15 @@ def built_config(
         max_tokens=sampling.max_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
-        spec_method=spec.method,
-        spec_k=spec.k,
+        spec_method=_method(entry, spec),
+        spec_k=spec.most_drafts(entry.speculation),
         spec_k_mode=spec.k_mode,
-        spec_tau=spec.tau,
+        spec_tau=spec.tau or 0.0,
     )
+
+
+def _method(entry: ChainEntry, spec: SpecParams) -> SpeculationMethod | None:
+    return entry.speculation.method if entry.speculation and spec.enabled else None
 
 
 def escalation_for(
@@ -320,29 +312,3 @@ def sampling_of(request: InferenceRequest, category: Category, speed: int, entry
 def is_seeded_sample(request: InferenceRequest, sampling: Sampling) -> bool:
     """Whether the answer is sampled with a seed of its own."""
     return request.seed is not None and sampling.temperature > 0
-
-
-def spec_plan(
-    speculation: Speculation | None, wish: SpecWish, past: RunSummary = NO_RUNS, seeded: bool = False
-) -> SpecPlan:
-    """What an entry of that speculation does for a request with that wish, after those runs of its kind of prompt.
-
-    A `seeded` sample gets no drafts, whatever it wishes. The engine's scheduler decides that for every route; the plan
-    says it beforehand.
-    """
-    if speculation is None:
-        return no_speculation("the tier's entry makes no drafts")
-    k = speculation.k if wish.k is None else wish.k
-    if not wish.enabled or k == 0:
-        return NO_SPECULATION
-    if seeded:
-        return no_speculation("a sampled answer with a seed must be the same each time, so nothing is drafted for it")
-    if drafts_are_waste(speculation, wish, past):
-        return no_speculation("hardly any of the recent drafts for such prompts were accepted on this tier")
-    return SpecPlan(
-        enabled=True,
-        method=speculation.method,
-        k=speculation.k_max if k == "auto" else min(k, speculation.k_max),
-        k_mode="auto" if k == "auto" else "fixed",
-        tau=speculation.tau if wish.tau is None else wish.tau,
-    )

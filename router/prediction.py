@@ -20,7 +20,7 @@ from __future__ import annotations
 from math import inf, sqrt
 from typing import NamedTuple
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.observation import TierState
 from router.registry import Baseline, Tier
 from router.runs.summary import NO_RUNS, Recent

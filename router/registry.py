@@ -13,6 +13,8 @@ Drafts = Literal["own", "ngram"]
 """Who drafts in a chain entry that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last
 tokens when they stood there before."""
 Power = Annotated[int, Field(ge=0, le=100)]
+DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
+"""Draft tokens per step; `auto`: the controller decides at each step."""
 
 
 class Frozen(BaseModel):
@@ -54,7 +56,7 @@ class Speculation(Frozen):
     method: SpeculationMethod = Field(description="How draft tokens are proposed.")
     draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
     k_max: int = Field(ge=1, le=32, description="Most draft tokens per step that a request may ask for.")
-    k: Annotated[int, Field(ge=0, le=32)] | Literal["auto"] = Field(
+    k: DraftTokens = Field(
         default="auto",
         description="Draft tokens per step of a request that asks for none; `auto`: the controller decides each step.",
     )
@@ -65,8 +67,8 @@ class Speculation(Frozen):
         default=None,
         ge=0,
         le=1,
-        description="Acceptance rate (0-1) of the draft model or EAGLE head below which the tier goes over to n-gram "
-        "drafts; null: never.",
+        description="Acceptance rate (0-1) of the draft model or EAGLE head below which the tier switches to n-gram "
+        "drafting; null: never.",
     )
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from router.registry import Frozen, Power
+from router.spec_params import SpecParams
 
 Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]
@@ -25,18 +26,6 @@ class Message(Frozen):
 
     role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
     content: str = Field(description="What is said.")
-
-
-class SpecWish(Frozen):
-    """What the client wants of speculative decoding."""
-
-    enabled: StrictBool = Field(default=True, description="False: no drafts for this request.")
-    k: Annotated[int, Field(ge=0, le=32)] | Literal["auto"] | None = Field(
-        default=None,
-        description="Draft tokens per step, capped by the step's k_max; `auto`: the controller decides; null: as the "
-        "tier's step says.",
-    )
-    tau: float | None = Field(default=None, ge=0, le=1, description="Stop drafting below this acceptance rate (0-1).")
 
 
 class Constraints(Frozen):
@@ -58,7 +47,7 @@ class InferenceRequest(Frozen):
     )
     power: Power | None = Field(default=None, description="Power dial, 0-100; only in manual mode (default 50).")
     speed: Power | None = Field(default=None, description="Speed dial, 0-100 (default 50).")
-    spec: SpecWish | None = Field(default=None, description="Speculative decoding wishes.")
+    spec: SpecParams | None = Field(default=None, description="Speculative decoding of this request.")
     constraints: Constraints | None = Field(default=None, description="Limits that the plan should keep.")
     goal: Goal | None = Field(
         default=None, description="What matters most, in auto mode: shifts the tier as `router/selection.py` says."

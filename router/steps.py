@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from router.constraints import Limit
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.registry import Frozen, SpeculationMethod, TierName
 from router.request import Goal
 

@@ -1,4 +1,4 @@
-"""Builds the application that `serve_config.yaml` names: an ingress, the pool view and four engines."""
+"""Build the application: an ingress, the pool view, and an engine deployment for each tier."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray import serve
@@ -15,21 +15,24 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
 from cluster.cpu_engine import cpu_environment
-from cluster.pool import GpuPool
+from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
-from serve_app.admission.door import SPARE_REQUESTS
+from serve_app.admission.open_requests import SPARE_REQUESTS
 from serve_app.api.ingress import Ingress
 from serve_app.config import AppConfig, load_config
 from serve_app.engine.deployment import EngineDeployment
 
 logger = logging.getLogger("ray.serve")
-DRAIN_LOOK_S = 0.2
-"""Interval at which a replica that goes looks whether its requests are done, s."""
+INGRESS_CPUS: Final = 0.1
+POOL_CPUS: Final = 0.1
+"""Ray CPUs of each replica: both mostly wait, and must fit on a laptop beside four engines."""
+DRAIN_CHECK_S: Final = 0.2
+"""Interval at which a draining replica checks whether its requests are done, s."""
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application builder that `serve_config.yaml` names.
+    """Build the application. `serve_config.yaml` names this function.
 
     Raises:
         ConfigError: before anything starts, naming the key, what it got and what it allows.
@@ -40,7 +43,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_app(config: AppConfig) -> Application:
-    """The application for a given config."""
+    """Build the application of a config."""
     registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
     pool = pool_deployment(registry).bind(registry, config.runs)
     engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
@@ -48,34 +51,34 @@ def build_app(config: AppConfig) -> Application:
         name="ingress",
         num_replicas=config.ingress.replicas,
         max_ongoing_requests=config.ingress.max_ongoing_requests + SPARE_REQUESTS,
-        ray_actor_options={"num_cpus": config.ingress.cpus, **off_gpu_nodes(registry)},
-        # Its streams last as long as those of the engines behind it.
+        ray_actor_options={"num_cpus": INGRESS_CPUS, **off_gpu_nodes(registry)},
+        # Its streams last as long as those of the engines that it calls.
         graceful_shutdown_timeout_s=max(tier.drain_s for tier in config.tiers.values()),
-        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
+        graceful_shutdown_wait_loop_s=DRAIN_CHECK_S,
     )
     return ingress.bind(config, pool, engines)
 
 
 def pool_deployment(registry: Profile) -> serve.Deployment:
-    """The pool view: one replica, which engine replicas and ingress replicas report to, and which gives out news."""
+    """Return the pool's deployment: engine and ingress replicas report to its one replica and get its observations."""
     return serve.deployment(GpuPool).options(
         name="pool",
         max_ongoing_requests=10_000,
-        # What it waits for are the ingress replicas' questions for news, which last until there are some.
+        # Its only long calls are the long polls of the ingress replicas.
         graceful_shutdown_timeout_s=1,
-        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
-        ray_actor_options={"num_cpus": 0.1, **off_gpu_nodes(registry)},
+        graceful_shutdown_wait_loop_s=DRAIN_CHECK_S,
+        ray_actor_options={"num_cpus": POOL_CPUS, **off_gpu_nodes(registry)},
     )
 
 
 def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
-    """The engine deployment of one tier, pinned to its hardware and scaled between its bounds."""
+    """Return the engine deployment of a tier, pinned to its hardware and scaled between its bounds."""
     tier = config.tiers[name]
     lowest = max(1, tier.replicas.min) if config.demo_mode else tier.replicas.min
     return serve.deployment(EngineDeployment).options(
         name=name,
         max_ongoing_requests=tier.max_ongoing_requests,
-        # No `max_queued_requests`: `serve_app/admission/tier_slots.py` keeps the bound.
+        # No `max_queued_requests`: `serve_app/admission/tier_slots.py` holds that limit.
         ray_actor_options=actor_options(tier),
         autoscaling_config=AutoscalingConfig(
             min_replicas=lowest,
@@ -91,35 +94,35 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
                     "settings": config.scaling.model_dump(mode="json"),
                 },
             ),
-            # The policy itself says when.
+            # The policy decides when.
             upscale_delay_s=0,
             downscale_delay_s=0,
             metrics_interval_s=0.5,
             look_back_period_s=1,
         ),
         graceful_shutdown_timeout_s=tier.drain_s,
-        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
+        graceful_shutdown_wait_loop_s=DRAIN_CHECK_S,
         health_check_period_s=5,
         health_check_timeout_s=30,
     )
 
 
 def off_gpu_nodes(registry: Profile) -> dict[str, Any]:
-    """Where what needs no GPU runs: not on a GPU node, which it would keep from going; but there, if all nodes are."""
+    """Keep CPU-only actors off GPU nodes so that those can scale down; use GPU nodes only if there are no others."""
     gpus = {tier.gpu for tier in registry.tiers.values() if tier.gpu is not None}
     if not gpus:
         return {}
     # Ray's label of a node with an A100-80G is A100.
     labels = sorted(gpus | {gpu.split("-")[0] for gpu in gpus})
     return {
-        # Without spaces: Ray takes them as part of the values.
+        # No spaces: Ray reads them as part of the values.
         "label_selector": {"ray.io/accelerator-type": f"!in({','.join(labels)})"},
         "fallback_strategy": [{"label_selector": {}}],
     }
 
 
 def actor_options(tier: Tier) -> dict[str, Any]:
-    """Where a tier's replicas may run."""
+    """Return what a tier's replicas need to be placed: CPUs, and GPUs of its type."""
     options: dict[str, Any] = {"num_cpus": tier.cpus}
     if tier.gpu is not None:
         return options | {"num_gpus": tier.gpus, "accelerator_type": tier.gpu}

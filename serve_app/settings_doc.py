@@ -1,8 +1,9 @@
-"""`docs/settings.md`, generated from the config classes; a test compares the two."""
+"""`power-lever settings`: print `docs/settings.md` from the config classes. A test compares the two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -10,27 +11,32 @@ from pydantic.fields import FieldInfo
 
 from serve_app.config import AppConfig
 
-# Set by the loader, not by people.
+# Set by `load_config`, not by an operator.
 _INTERNAL = frozenset({"profile_reason"})
-# Groups whose many fields are described in a file of their own.
-_ELSEWHERE = {"speculation": "[settings.py](../serve_app/speculation/settings.py)"}
 _HEADER = """\
 # Settings
 
-Every key that `serve_config.yaml` may set under `args`. Generated: `python -m serve_app settings > docs/settings.md`.
+Every key that `serve_config.yaml` may set under `args`. Generated: `power-lever settings > docs/settings.md`.
 
 Environment variables win over the file: `INFERENCE_MODE=mock` (the stub engine in every tier), `DEMO_MODE=1` (one warm
-replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` is only a variable, read by the ingress. On a cluster that is
-already up, set them in `serve_config.yaml` instead: the application is built there, not in your shell.
+replica in every tier), `MODELS_DIR`. `ANTHROPIC_API_KEY` can only be a variable; the ingress reads it. On a running
+cluster set the others in `serve_config.yaml`: the application is built there, not in your shell.
 
 """
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    argparse.ArgumentParser(prog="power-lever settings", description="Print the settings.").parse_args(arguments)
+    print(settings_page(), end="")
+    return 0
+
+
 def settings_page() -> str:
-    """The page: one row per setting (dotted key, default, description)."""
+    """Return the page: one row per setting (dotted key, default, description)."""
     rows = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key, field in _settings(AppConfig, ""):
-        rows.append(f"| `{key}` | {_ELSEWHERE.get(key) or _default(field)} | {field.description} |")
+        rows.append(f"| `{key}` | {_default(field)} | {field.description} |")
     return _HEADER + "\n".join(rows) + "\n"
 
 
@@ -40,14 +46,14 @@ def _settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
             continue
         key = prefix + name
         inner = _inner_model(field.annotation)
-        if inner is None or key in _ELSEWHERE:
+        if inner is None:
             yield key, field
         else:
             yield from _settings(inner[1], key + inner[0])
 
 
 def _inner_model(annotation: Any) -> tuple[str, type[BaseModel]] | None:
-    """(how its keys continue the path, model) of a nested config class; None for a plain value."""
+    """Return how the keys of a nested config class continue the path, and the class; None for a plain value."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return ".", annotation

@@ -70,7 +70,7 @@ class Ask:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     category: str | None = None
-    """Its category; None: as the router classifies it."""
+    """The prompt's category; None: as the router classifies it."""
     pause_s: float = 0.0
     """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
     system: str | None = None

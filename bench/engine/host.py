@@ -25,9 +25,9 @@ from vllm.v1.engine import EngineCoreOutput
 
 from bench.engine.engines import CLIENT_ID
 from router.difficulty.classify import classify_prompt
-from router.plan import spec_plan
 from router.registry import ChainEntry, Tier
-from router.request import Message, SpecWish
+from router.request import Message
+from router.spec_params import SpecParams
 from serve_app.engine.deployment import openai_items
 from serve_app.engine.interface import EngineError, Finished, GenerationRequest
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
@@ -123,7 +123,7 @@ class Round:
             seed=ask["seed"],
             stop=tuple(ask["stop"]),
             logprobs=False,
-            spec=spec_plan(self.entry.speculation, SpecWish(k=ask["k"], tau=ask["tau"])),
+            spec=SpecParams(k=ask["k"], tau=ask["tau"]).resolve(self.entry.speculation)[0],
             category=ask["category"] or classify_prompt(ask["prompt"]).category,
         )
         began_s = time.monotonic()

@@ -15,9 +15,9 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from router.request import InferenceRequest
-from serve_app.api.sse import event, token_events
+from serve_app.api.events import event, token_events
 from serve_app.engine.interface import GenerationRequest, plain_request
 from serve_app.engine.stub import StubEngine
 

@@ -22,7 +22,7 @@ import yaml
 from bench.load.client import HOST
 from bench.load.processes import Process, process_tree, stop_tree
 from bench.reporting.report import REPOSITORY
-from cluster.profiles import merge
+from cluster.profiles.reading import merge
 from router.registry import ChainEntry
 
 Json = dict[str, Any]

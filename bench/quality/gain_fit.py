@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from router.difficulty.answer_form import ANSWER_FORMS
+from router.difficulty.features import ANSWER_FORMS, Features
 from router.difficulty.gain_model import FEATURES, Curve, GainModel
-from router.difficulty.surface import Surface
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +35,7 @@ DECIMALS = 4
 class Sample:
     """One form of a prompt, what the strong model gained, and how much the sample counts."""
 
-    form: Surface
+    features: Features
     gain: float
     weight: float
 
@@ -63,13 +62,16 @@ def fit(samples: Sequence[Sample], stiffness: float) -> GainModel:
     right = design.T @ (weights * (gains - weights @ gains / weights.sum()))
     solved = np.split(np.linalg.solve(left, right), np.cumsum([block.shape[1] for block in blocks])[:-1])
     added = [values - mean @ values for values, mean in zip(solved, means, strict=True)]
-    curves = tuple(Curve(_rounded(ends), _rounded(values)) for ends, values in zip(knots, added[:-1], strict=True))
-    return GainModel(curves, tuple(zip(ANSWER_FORMS, _rounded(added[-1]), strict=True)))
+    curves = [Curve(knots=_rounded(x), gains=_rounded(y)) for x, y in zip(knots, added[:-1], strict=True)]
+    return GainModel(
+        curves=dict(zip(FEATURES, curves, strict=True)),
+        answers=dict(zip(ANSWER_FORMS, _rounded(added[-1]), strict=True)),
+    )
 
 
 def squared_error(model: GainModel, samples: Sequence[Sample], mean_gain: float) -> float:
     """Weighted sum of the squared errors of the model, whose zero is this mean gain."""
-    return sum(sample.weight * (sample.gain - mean_gain - model.gain(sample.form)) ** 2 for sample in samples)
+    return sum(sample.weight * (sample.gain - mean_gain - model.gain(sample.features)) ** 2 for sample in samples)
 
 
 def best_stiffness(folds: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]) -> float:
@@ -86,7 +88,7 @@ def _mean_gain(samples: Sequence[Sample]) -> float:
 
 
 def _column(samples: Sequence[Sample], field: int) -> Floats:
-    return np.array([sample.form[:-1][field] for sample in samples])
+    return np.array([sample.features[:-1][field] for sample in samples])
 
 
 def _knots(values: Floats) -> Floats:
@@ -109,7 +111,7 @@ def _hats(values: Floats, knots: Floats) -> Floats:
 
 def _answers(samples: Sequence[Sample]) -> Floats:
     """One column per form of answer, 1 where it is asked for."""
-    return np.array([[float(sample.form.answer == form) for form in ANSWER_FORMS] for sample in samples])
+    return np.array([[float(sample.features.answer == form) for form in ANSWER_FORMS] for sample in samples])
 
 
 def _curve_penalty(knots: int, stiffness: float) -> Floats:

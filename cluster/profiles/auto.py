@@ -1,4 +1,4 @@
-"""Which profile fits the cluster, when `serve_config.yaml` says `profile: auto`."""
+"""Choose the profile that fits the cluster, for `profile: auto` in `serve_config.yaml`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import ray
 import yaml
 
 CLUSTER_CONFIG: Final = Path("~/ray_bootstrap_config.yaml")
-"""Where `ray up` leaves its config on the head node. Ray has no call that tells what an autoscaler may add."""
+"""Where `ray up` leaves its config on the head node. Ray has no call for what an autoscaler may add."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """GPUs that the cluster has now, and that its autoscaler could have at most."""
+    """GPUs that the cluster has now, and that its autoscaler can add at most."""
 
     present: float
     addable: float
 
 
 def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
-    """(profile, why). None: there is no cluster to ask."""
+    """Return the profile and why. `gpus` is None without a cluster."""
     if gpus is None:
         return "local", "no Ray cluster to ask for GPUs"
     if gpus.present:
@@ -33,14 +33,14 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
 
 
 def count_gpus() -> GpuCount:
-    """Of the cluster that this process is connected to."""
+    """Count the GPUs of the cluster that this process is connected to."""
     path = CLUSTER_CONFIG.expanduser()
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return GpuCount(float(ray.cluster_resources().get("GPU", 0.0)), addable_gpus(config))
 
 
 def addable_gpus(config: dict[str, Any]) -> float:
-    """GPUs of all nodes that a `ray up` config allows."""
+    """Return the GPUs of all nodes that a `ray up` config allows."""
     return sum(
         float(kind.get("max_workers", 0)) * float(kind.get("resources", {}).get("GPU", 0))
         for kind in config.get("available_node_types", {}).values()

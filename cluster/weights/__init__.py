@@ -1,6 +1,6 @@
-"""Weights of the models that a profile names: fetched or made, checked, and found again by the engines.
+"""The weights of a profile's models: download or make them, check them, and find them for the engines.
 
-`python -m cluster.weights seed|list|verify` is the command line; the names below are for the rest of the code.
+`power-lever weights` is the command line. The rest of the code needs only the names below.
 """
 
 from cluster.weights.errors import WeightsError

@@ -1,4 +1,4 @@
-"""Turns a GGUF model that an installed Python package ships into a folder that vLLM serves: a model without a hub."""
+"""Convert the GGUF model that an installed Python package ships into a folder that vLLM serves. Needs no hub."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 from cluster.weights.errors import WeightsError
 
-# A 4-bit GGUF holds about 5 bits a weight, bf16 safetensors 16: what it grows to, with room for the tokenizer.
 GROWTH = 4
+"""By how much the model grows: a 4-bit GGUF holds about 5 bits per weight, bf16 safetensors 16, plus the tokenizer."""
 # transformers reads GGUF with `gguf` and insists on `accelerate`.
 _CONVERTER = ("torch", "transformers", "gguf", "accelerate")
 
 
 def find_gguf(package: str) -> Path:
-    """The GGUF file inside an installed package, found without importing it: its own imports may not be installed.
+    """Return the GGUF file in an installed package. Does not import it, as its own imports may be missing.
 
     Raises:
-        WeightsError: the package is not installed, or ships no or several GGUF files.
+        WeightsError: the package is not installed, or does not ship exactly one GGUF file.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -35,7 +35,7 @@ def find_gguf(package: str) -> Path:
 
 
 def version_of(package: str) -> str:
-    """`name version` of the distribution that holds the package; its name alone when it cannot be told."""
+    """Return `name version` of the package's distribution, or its name alone if the version is unknown."""
     try:
         return f"{package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
@@ -43,9 +43,9 @@ def version_of(package: str) -> str:
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Write the model as bf16 safetensors with config, tokenizer and chat template into `folder`. About 30 s for 135M.
+    """Write the model as bf16 safetensors with config, tokenizer and chat template. Takes about 30 s for 135M.
 
-    bf16 keeps every 4-bit weight to 8 bits of precision at half of float32's size; an engine may load it as float32.
+    bf16 keeps every 4-bit weight to 8 bits of precision at half of float32's size. An engine may load it as float32.
 
     Raises:
         WeightsError: a package that the conversion needs is not installed, or the file is not a chat model.
@@ -57,8 +57,8 @@ def convert(gguf: Path, folder: Path) -> None:
             f"converting bundled weights needs {', '.join(absent)}: `pip install --no-deps -r requirements/cpu.txt`"
         )
     if not sys.stderr.isatty():
-        os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported; in a log file progress bars are only noise
-    # Seconds of imports: only here, so that listing and a finished seed stay quick.
+        os.environ["TQDM_DISABLE"] = "1"  # tqdm reads it when imported; progress bars only fill a log file
+    # These imports take seconds. Do them only here, so that `list` and a finished `seed` stay quick.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -69,13 +69,13 @@ def convert(gguf: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         **where, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
     )
-    # The engine stops where these say; the file's own metadata could disagree with its tokenizer.
+    # The engine stops at these tokens; the file's own metadata may disagree with its tokenizer.
     model.config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    # Without this every client would believe in a context of 10^30 tokens.
+    # Without this every client would assume a context of 10^30 tokens.
     tokenizer.model_max_length = model.config.max_position_embeddings
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for path in folder.iterdir():
-        path.chmod(0o644)  # safetensors writes 0600: an engine may run as another user
+        path.chmod(0o644)  # safetensors writes 0600; an engine may run as another user

@@ -1,4 +1,4 @@
-"""What a profile's models are and whether they are here: the rows of `list`."""
+"""The rows of `list`: a profile's models, and their state in the models folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.weights.folder import State, complete_manifest, current_manifest, model_path, state_of
+from cluster.weights.folder import State, complete_manifest, current_manifest, format_size, model_path, state_of
 from cluster.weights.manifest import origin
-from cluster.weights.space import format_size
 from router.registry import Profile
 
 
@@ -17,43 +16,44 @@ class Row:
     """One model of a profile."""
 
     model: str
-    source: str  # as `origin` says it
-    used_by: tuple[str, ...]  # `tier/step`, with `(draft)` where it only drafts
-    size: int  # bytes: on disk where it is complete, else as the profile plans
+    source: str  # by `origin`
+    used_by: tuple[str, ...]  # `tier/entry`, with `(draft)` if it only drafts there
+    size: int  # bytes: on disk if it is complete, else as the profile plans
     large: bool
-    state: State | str  # a State, or `other` when it is whole and not what the profile asks for now
+    state: State | str  # a State, or `other` if it is complete and not what the profile asks for now
 
 
 def inventory(profile: Profile, models_dir: Path) -> list[Row]:
-    """One row per model of the profile, in its order."""
+    """Return one row per model of the profile, in its order."""
     return [_row(profile, models_dir, key) for key in profile.models]
 
 
 def _row(profile: Profile, models_dir: Path, key: str) -> Row:
     source = profile.models[key]
-    manifest = complete_manifest(model_path(models_dir, key))
+    path = model_path(models_dir, key)
+    manifest = complete_manifest(path)
     return Row(
         model=key,
         source=origin(source),
         used_by=tuple(_uses(profile, key)),
         size=manifest.size if manifest else round(source.size_gb * 1e9),
         large=source.large,
-        state="other" if manifest and not current_manifest(models_dir, key, source) else state_of(models_dir, key),
+        state="other" if manifest and not current_manifest(path, source) else state_of(models_dir, key),
     )
 
 
 def _uses(profile: Profile, key: str) -> Iterable[str]:
     for tier, settings in profile.tiers.items():
-        for step in settings.chain:
-            if step.target == key:
-                yield f"{tier}/{step.name}"
-            if step.speculation is not None and step.speculation.draft == key:
-                yield f"{tier}/{step.name} (draft)"
+        for entry in settings.chain:
+            if entry.target == key:
+                yield f"{tier}/{entry.name}"
+            if entry.speculation is not None and entry.speculation.draft == key:
+                yield f"{tier}/{entry.name} (draft)"
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as text, columns aligned; a model with several uses takes several lines."""
-    lines = [("MODEL", "SOURCE", "SIZE", "STATE", "USED BY (tier/step)")]
+    """Return the rows as text with aligned columns. A model with several uses takes several lines."""
+    lines = [("MODEL", "SOURCE", "SIZE", "STATE", "USED BY (tier/entry)")]
     for row in rows:
         size = f"{format_size(row.size)}{' large' if row.large else ''}"
         first, *others = row.used_by or ("-",)

@@ -1,10 +1,9 @@
-"""The manifest of a model folder: which files make it whole, their sizes and checksums, and where they came from."""
+"""The manifest of a model folder: its files with sizes and checksums, and where they came from."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +22,7 @@ class FileEntry(Frozen):
 
 
 class Manifest(Frozen):
-    """Written last, when every file is in place and checked: a folder that has one was whole at that time."""
+    """The manifest is written last, when every file is in place and checked."""
 
     source: Literal["bundled", "hub", "early_exit"] = Field(description="As in the profile's `models`.")
     repo: str | None = Field(default=None, description="As in the profile's `models`.")
@@ -41,18 +40,18 @@ class Manifest(Frozen):
         return sum(entry.size for entry in self.files.values())
 
     def is_of(self, source: ModelSource) -> bool:
-        """Whether the files are what the profile asks for now: a profile may name another repository later."""
+        """Return whether the files are what the profile asks for now: a profile may name another repository later."""
         return all(getattr(self, key) == getattr(source, key) for key in ("source", "repo", "revision", "of", "layers"))
 
     @property
     def fingerprint(self) -> str:
-        """Says whether two models are the same, file by file: 16 hexadecimal digits."""
+        """16 hexadecimal digits that two models share only if all their files are equal."""
         lines = "".join(f"{entry.sha256} {name}\n" for name, entry in sorted(self.files.items()))
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
 def origin(model: ModelSource | Manifest) -> str:
-    """Where a model is from, in words: `bundled PACKAGE`, `hub REPO@REVISION`, `early_exit MODEL, N layers`."""
+    """Return where a model is from: `bundled PACKAGE`, `hub REPO@REVISION` or `early_exit MODEL, N layers`."""
     match model.source:
         case "bundled":
             return f"bundled {model.repo}"
@@ -63,7 +62,7 @@ def origin(model: ModelSource | Manifest) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The folder's manifest; None where there is none, or none that can be read as one."""
+    """Return the folder's manifest, or None if there is none that can be read."""
     try:
         return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
     except (OSError, ValidationError):
@@ -71,7 +70,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Put the manifest into the folder, whole or not at all.
+    """Write the manifest into the folder, completely or not at all.
 
     Raises:
         OSError: the folder cannot be written.
@@ -84,34 +83,36 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     temporary.replace(folder / MANIFEST_NAME)
 
 
-def describe_files(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
-    """Size and checksum of the named files, read from the disk.
+def describe_file(path: Path) -> FileEntry:
+    """Return a file's size and checksum, read from the disk.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return FileEntry(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def describe_files(folder: Path) -> dict[str, FileEntry]:
+    """Return the entries of all files in a folder, except its manifest.
 
     Raises:
         OSError: a file cannot be read.
     """
-    return {
-        name: FileEntry(size=(folder / name).stat().st_size, sha256=sha256_of(folder / name)) for name in sorted(names)
-    }
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST_NAME}
 
 
 def wrong_sizes(folder: Path, manifest: Manifest) -> list[str]:
-    """Names of the files that are missing or not as long as the manifest says. Reads no content."""
+    """Return the files that are missing or have another size than in the manifest. Reads no content."""
     return [name for name, entry in manifest.files.items() if _size(folder / name) != entry.size]
 
 
 def damaged_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Names of the files whose content is not what the manifest says. Reads everything: about a second per GB."""
+    """Return the files whose content differs from the manifest. Reads everything: about a second per GB."""
     return [
         name
         for name, entry in manifest.files.items()
-        if _size(folder / name) != entry.size or sha256_of(folder / name) != entry.sha256
+        if _size(folder / name) != entry.size or describe_file(folder / name) != entry
     ]
 
 

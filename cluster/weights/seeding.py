@@ -1,13 +1,14 @@
-"""Seeding: brings models into the models folder, each one whole or not at all.
+"""Seed models into the models folder, each completely or not at all.
 
-A model is collected in a sibling folder `NAME.partial`; when every file is there and checked, the manifest is written
-and the folder renamed. Engines look only at `NAME`, so a seed that is killed at any moment leaves nothing that could be
-taken for a model, and the next seed goes on from what is in `NAME.partial`. A file lock, which the system drops with
-the process, lets one seeder work on a model at a time.
+A seed collects a model in the sibling folder `NAME.partial`. When every file is there and checked, it writes the
+manifest and renames the folder. Engines look only at `NAME`, so a seed that is killed at any moment leaves nothing that
+looks like a model, and the next seed continues from `NAME.partial`. A file lock, which the system releases when the
+process ends, lets one seeder at a time work on a model.
 """
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,49 +16,48 @@ from pathlib import Path
 from typing import Literal
 
 from cluster.weights.bundled import GROWTH, convert, find_gguf, version_of
+from cluster.weights.early_exit.calibration import Calibration
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.early_exit.draft import make_draft
-from cluster.weights.early_exit.report import Calibration
 from cluster.weights.errors import WeightsError
 from cluster.weights.folder import (
     State,
     complete_manifest,
     current_manifest,
+    format_size,
     missing_reason,
     model_path,
     partial_path,
+    require_space,
     state_of,
 )
-from cluster.weights.hub import HubAccess, fetch
+from cluster.weights.hub import HubAccess, download
 from cluster.weights.manifest import Manifest, describe_files, origin, write_manifest
-from cluster.weights.space import FreeSpace, format_size, free_bytes, is_disk_full, require_space
 from router.registry import ModelSource
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Seeder:
-    """What seeding needs from the world; tests inject their own."""
+    """Seeds models into one models folder, and reports its progress in lines of text."""
 
     models_dir: Path
     hub: HubAccess
-    say: Say
-    free: FreeSpace = field(default=free_bytes)
-    calibration: Calibration = field(default_factory=Calibration)  # of the drafts that it makes
+    report: Callable[[str], None]
+    calibration: Calibration = field(default_factory=Calibration)
+    """Of the early-exit drafts that it makes."""
 
     def seed(self, key: str, source: ModelSource, *, again: bool = False) -> Literal["kept", "seeded"]:
-        """Make sure that the model is whole in the models folder; touches nothing, and imports little, when it is.
+        """Make sure that the models folder has the complete model. Does nothing, and imports little, if it has.
 
-        `again` makes it also when it is; until the new one is whole, the old one stays in its place.
+        With `again` the model is made anew even then; the old one stays until the new one is complete.
 
         Raises:
-            WeightsError: it could not be made whole; the message says why and what to do.
+            WeightsError: the model could not be completed; the message says why and what to do.
         """
         path = model_path(self.models_dir, key)
-        if not again and self._keep(key, source):
+        if not again and self._is_current(key, source):
             return "kept"
-        from filelock import FileLock, Timeout  # only where there is something to do
+        from filelock import FileLock, Timeout  # only if there is something to do
 
         try:
             self.models_dir.mkdir(parents=True, exist_ok=True)
@@ -65,86 +65,89 @@ class Seeder:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                self.say(f"{key}: another seeder is at work on it, waiting for it")
+                self.report(f"{key}: waiting for another seeder of this model")
                 lock.acquire()
             try:
-                if not again and self._keep(key, source):  # the other seeder has done it
+                if not again and self._is_current(key, source):  # the other seeder has made it
                     return "kept"
-                self._make(key, source, path)
+                self._make(key, source, path, again=again)
             finally:
                 lock.release()
         except OSError as error:
             raise WeightsError(self._explain(key, error)) from error
         return "seeded"
 
-    def _keep(self, key: str, source: ModelSource) -> bool:
-        manifest = current_manifest(self.models_dir, key, source)
+    def _is_current(self, key: str, source: ModelSource) -> bool:
+        manifest = current_manifest(model_path(self.models_dir, key), source)
         if manifest is None:
             return False
-        self.say(f"{key}: complete, {format_size(manifest.size)}, nothing to do")
+        self.report(f"{key}: complete, {format_size(manifest.size)}, nothing to do")
         return True
 
-    def _make(self, key: str, source: ModelSource, path: Path) -> None:
+    def _make(self, key: str, source: ModelSource, path: Path, *, again: bool) -> None:
         if state_of(self.models_dir, key) is State.FOREIGN:
             raise WeightsError(f"{path} has no manifest, so no seed made it: move it away and seed again")
         outdated = complete_manifest(path)
         if outdated is not None:
-            self.say(f"{key}: replacing the one from {origin(outdated)}")
+            self.report(f"{key}: replacing the one from {origin(outdated)}")
         partial = partial_path(self.models_dir, key)
-        match source.source:
-            case "bundled":
-                manifest = self._convert(key, source, partial)
-            case "early_exit":
-                manifest = self._draft(key, source, partial)
-            case "hub":
-                manifest = fetch(key, source, partial, self.hub, self.say, self.free)
-        write_manifest(partial, manifest)
+        # A seed that was killed just before the rename has left a complete model.
+        manifest = None if again else current_manifest(partial, source)
+        if manifest is None:
+            match source.source:
+                case "bundled":
+                    manifest = self._convert(key, source, partial)
+                case "early_exit":
+                    manifest = self._draft(key, source, partial)
+                case "hub":
+                    manifest = download(key, source, partial, self.hub, self.report)
+            write_manifest(partial, manifest)
         _swap(partial, path)
-        self.say(f"{key}: complete, {len(manifest.files)} files, {format_size(manifest.size)}, in {path}")
+        self.report(f"{key}: complete, {len(manifest.files)} files, {format_size(manifest.size)}, in {path}")
 
     def _convert(self, key: str, source: ModelSource, partial: Path) -> Manifest:
         assert source.repo is not None  # ModelSource has checked
         gguf = find_gguf(source.repo)
-        require_space(self.models_dir, gguf.stat().st_size * GROWTH, key, self.free)
-        _begin_anew(partial)
-        self.say(f"{key}: converting {gguf.name} of {version_of(source.repo)} (about half a minute)")
+        require_space(self.models_dir, gguf.stat().st_size * GROWTH, key)
+        _empty(partial)
+        self.report(f"{key}: converting {gguf.name} of {version_of(source.repo)} (about half a minute)")
         convert(gguf, partial)
         return Manifest(
             source=source.source,
             repo=source.repo,
             revision=source.revision,
             commit=version_of(source.repo),
-            files=describe_files(partial, (file.name for file in partial.iterdir())),
+            files=describe_files(partial),
         )
 
     def _draft(self, key: str, source: ModelSource, partial: Path) -> Manifest:
         assert source.of is not None  # ModelSource has checked
         assert source.layers is not None
-        of = model_path(self.models_dir, source.of)
-        whole = complete_manifest(of)
-        if whole is None:
-            raise WeightsError(f"{key} is made of {source.of}: {missing_reason(self.models_dir, source.of)}")
-        target = Target.of(of, whole)
+        target_path = model_path(self.models_dir, source.of)
+        target_manifest = complete_manifest(target_path)
+        if target_manifest is None:
+            raise WeightsError(f"{key} is made from {source.of}: {missing_reason(self.models_dir, source.of)}")
+        target = Target.of(target_path, target_manifest)
         target.check(source.layers)
-        require_space(self.models_dir, target.draft_size(source.layers), key, self.free)
-        _begin_anew(partial)
-        self.say(
+        require_space(self.models_dir, target.draft_size(source.layers), key)
+        _empty(partial)
+        self.report(
             f"{key}: fitting the first {source.layers} of {target.layers} layers on about {self.calibration.tokens} "
             f"tokens that {source.of} writes (half a minute to a minute for 135M)"
         )
-        report = make_draft(target, source.layers, self.calibration, partial)
-        self.say(f"{key}: {report}")
+        draft_report = make_draft(target, source.layers, self.calibration, partial)
+        self.report(f"{key}: {draft_report}")
         return Manifest(
             source=source.source,
             revision=source.revision,
             of=source.of,
             layers=source.layers,
-            commit=whole.fingerprint,
-            files=describe_files(partial, (file.name for file in partial.iterdir())),
+            commit=target_manifest.fingerprint,
+            files=describe_files(partial),
         )
 
     def _explain(self, key: str, error: OSError) -> str:
-        if is_disk_full(error):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
                 f"no space left while writing {key} to {self.models_dir}: free some and seed again, it continues; "
                 "or name another disk with --models-dir or MODELS_DIR"
@@ -152,14 +155,14 @@ class Seeder:
         return f"cannot write {key} to {self.models_dir}: {error.strerror or error} ({error.filename or 'no file'})"
 
 
-def _begin_anew(partial: Path) -> None:
-    """What is made here cannot go on from its middle: what a killed seed left is worth nothing."""
+def _empty(partial: Path) -> None:
+    """Start over: a conversion or a draft cannot continue from a killed one."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
 
 
 def _swap(partial: Path, path: Path) -> None:
-    """Put the whole model in its place. Killed in between, the next seed finds all files in the partial folder."""
+    """Put the complete model in its place. If killed in between, the next seed finds it in the partial folder."""
     outdated = path.with_name(f"{path.name}.outdated")
     shutil.rmtree(outdated, ignore_errors=True)
     if path.exists():
@@ -169,7 +172,7 @@ def _swap(partial: Path, path: Path) -> None:
 
 
 def select(models: Mapping[str, ModelSource], *, large: bool, only: str | None) -> tuple[list[str], list[str]]:
-    """Keys to seed, and keys to skip because they are large and `large` is not set. `only` names a single model.
+    """Return the models to seed, and those to skip as they are large and `large` is not set. `only` names one model.
 
     Raises:
         WeightsError: `only` is not in the profile.
@@ -179,5 +182,5 @@ def select(models: Mapping[str, ModelSource], *, large: bool, only: str | None) 
             raise WeightsError(f"--only {only!r} is not in the profile: it has {', '.join(models)}")
         models = {only: models[only]}
     chosen = [key for key, source in models.items() if large or not source.large]
-    chosen.sort(key=lambda key: models[key].source == "early_exit")  # drafts after the models that they are made of
+    chosen.sort(key=lambda key: models[key].source == "early_exit")  # drafts after the models that they are made from
     return chosen, [key for key in models if key not in chosen]

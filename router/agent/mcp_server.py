@@ -1,5 +1,8 @@
 """The router's tools for any MCP client, over stdio.
 
+It uses the low-level server of the `mcp` package: the tools are defined once for three interfaces, with their own JSON
+schemas, and the Agent SDK takes only a low-level server.
+
 python -m router.agent.mcp_server --url http://localhost:8000        the live state of a running application
 python -m router.agent.mcp_server --profile cluster/profiles/gpu.yaml    a tier registry, nothing live
 """
@@ -30,48 +33,48 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from router.agent.application_state import ApplicationStateError, read_tiers
 from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
 from router.errors import ConfigError
 from router.observation import Observation
 from router.plan import TraceStep, TraceValue
 from router.registry import Profile
-from router.registry_reading import ReadingError, read_tiers
 
 SERVER_NAME = "power-lever-router"
 _READ_TIMEOUT_S = 10.0
-Look = Callable[[], Awaitable[ToolContext]]
-"""Gives what the tools look at, fresh for each call.
+ReadContext = Callable[[], Awaitable[ToolContext]]
+"""Returns the context of the tools, new for each call.
 
 Raises:
-    ReadingError: it cannot be had now.
+    ApplicationStateError: it cannot be read now.
 """
 
 
-def tool_server(look: Look, record: Callable[[TraceStep], None] | None = None) -> Server[Any]:
-    """An MCP server with the router's tools.
+def tool_server(read_context: ReadContext, record: Callable[[TraceStep], None] | None = None) -> Server[Any]:
+    """Return an MCP server with the router's tools.
 
     Args:
-        look: what the tools look at.
-        record: told of every call of a tool.
+        read_context: reads what the tools work on.
+        record: takes the trace step of every call of a tool.
     """
 
     def note(name: str, result: Mapping[str, TraceValue], began: float) -> None:
         if record is not None:
             record(TraceStep(name, result, (time.perf_counter() - began) * 1000))
 
-    async def list_tools(context: ServerRequestContext[Any], asked: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=mcp_tools())
 
-    async def call_tool(context: ServerRequestContext[Any], asked: CallToolRequestParams) -> CallToolResult:
-        if asked.name not in TOOLS:
-            return _failed(f"no tool {asked.name!r}, there are {', '.join(TOOLS)}")
+    async def call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
+        if params.name not in TOOLS:
+            return _failed(f"no tool {params.name!r}, there are {', '.join(TOOLS)}")
         began = time.perf_counter()
         try:
-            answer = TOOLS[asked.name].call(asked.arguments or {}, await look())
-        except (ToolError, ReadingError) as error:
-            note(asked.name, {"error": str(error)}, began)
+            answer = TOOLS[params.name].call(params.arguments or {}, await read_context())
+        except (ToolError, ApplicationStateError) as error:
+            note(params.name, {"error": str(error)}, began)
             return _failed(str(error))
-        note(asked.name, answer.model_dump(), began)
+        note(params.name, answer.model_dump(), began)
         return CallToolResult(
             content=[TextContent(text=answer.model_dump_json())], structured_content=answer.model_dump(mode="json")
         )
@@ -80,13 +83,13 @@ def tool_server(look: Look, record: Callable[[TraceStep], None] | None = None) -
 
 
 def mcp_tools() -> list[Tool]:
-    """The router's tools as MCP describes them."""
+    """Return the router's tools as MCP describes them."""
     return [
         Tool(
             name=tool.name,
             description=tool.description,
-            input_schema=json_schema(tool.takes),
-            output_schema=json_schema(tool.gives, "serialization"),
+            input_schema=json_schema(tool.input_type),
+            output_schema=json_schema(tool.output_type, "serialization"),
             annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
         )
         for tool in TOOLS.values()
@@ -97,23 +100,23 @@ def _failed(message: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=message)], is_error=True)
 
 
-def look_at_application(client: httpx2.AsyncClient, url: str) -> Look:
-    """The live state of the application at that URL, as `/api/tiers` tells it."""
+def application_reader(client: httpx2.AsyncClient, url: str) -> ReadContext:
+    """Return a reader of the live state of the application at that URL, from its `/api/tiers`."""
 
-    async def look() -> ToolContext:
+    async def read_context() -> ToolContext:
         try:
-            response = await client.get(f"{url.rstrip('/')}/api/tiers")
+            response = await client.get(f"{url}/api/tiers")
             response.raise_for_status()
             body = response.json()
         except (httpx2.HTTPError, httpx2.InvalidURL, json.JSONDecodeError) as error:
-            raise ReadingError(f"{url} does not tell its tiers: {error}") from error
+            raise ApplicationStateError(f"{url}/api/tiers cannot be read: {error}") from error
         return read_tiers(body)
 
-    return look
+    return read_context
 
 
-def look_at_profile(path: Path) -> Look:
-    """The registry in a profile's YAML, with no tier running.
+def profile_reader(path: Path) -> ReadContext:
+    """Return a reader of the registry in a profile's YAML, with no tier running.
 
     Raises:
         ConfigError: it cannot be read, or is no profile.
@@ -128,22 +131,22 @@ def look_at_profile(path: Path) -> Look:
         raise ConfigError.of(error, Profile, str(path)) from error
     context = ToolContext(profile.tiers, Observation())
 
-    async def look() -> ToolContext:
+    async def read_context() -> ToolContext:
         return context
 
-    return look
+    return read_context
 
 
-async def serve(look: Look) -> None:
+async def serve(read_context: ReadContext) -> None:
     """Answer on stdin and stdout until stdin ends."""
-    server = tool_server(look)
+    server = tool_server(read_context)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
 async def _serve_application(url: str) -> None:
     async with httpx2.AsyncClient(timeout=_READ_TIMEOUT_S) as client:
-        await serve(look_at_application(client, url))
+        await serve(application_reader(client, url.rstrip("/")))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.url is not None:
             asyncio.run(_serve_application(args.url))
         else:
-            asyncio.run(serve(look_at_profile(args.profile)))
+            asyncio.run(serve(profile_reader(args.profile)))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command line)
         return 1

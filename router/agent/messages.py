@@ -1,30 +1,51 @@
-"""A thin client of the Messages API over Anthropic's SDK: one streamed call, and everything that can go wrong as data.
-
-`Claude.ask` never raises for what the API or the network does. It does not retry: what it is for can do without, and
-the time for it is short.
-"""
+"""The agent on the Messages API: one call that explains a plan, or a bounded loop of tool calls that makes one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anthropic
 import httpx2
 
+from router.agent.bounds import Case
 from router.agent.metering import Meter, Usage
-from router.agent.report import Fallback, FallbackCode
+from router.agent.prompt import (
+    SUBMIT_PLAN,
+    explain_instructions,
+    plan_instructions,
+    plan_tools,
+    request_text,
+    system_blocks,
+)
+from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_limit
 from router.agent.settings import AgentSettings
+from router.agent.tools import TOOLS, ToolContext, ToolError
+from router.plan import Clock, TraceStep, TraceValue
+from router.registry import Profile
 
 if TYPE_CHECKING:
-    from anthropic.types import MessageParam, RawMessageStreamEvent, TextBlockParam, ToolChoiceParam, ToolParam
-    from anthropic.types import Usage as ApiUsage
-    from anthropic.types.message_delta_usage import MessageDeltaUsage
+    from anthropic.lib.streaming import AsyncMessageStream
+    from anthropic.types import (
+        Message,
+        MessageParam,
+        TextBlockParam,
+        ToolChoiceParam,
+        ToolParam,
+        ToolResultBlockParam,
+        ToolUseBlock,
+    )
 
+MAX_TURNS: Final = 4
+"""Most calls of the model for one plan: the tools are four, and most plans need one round of them."""
+MAX_TOOLS_PER_TURN: Final = 8
+"""More calls in one turn than there are tools and tiers to ask about are a loop."""
 LEAST_OUTPUT_TOKENS: Final = 64
-"""With less than this left of the budget a call is not worth making."""
+"""A call is not worth making if the budget leaves it less than this."""
 _DETAIL_CHARS: Final = 200
 _BY_ERROR_TYPE: Final[dict[str, FallbackCode]] = {
     "overloaded_error": "overloaded",
@@ -38,6 +59,141 @@ _BY_ERROR_TYPE: Final[dict[str, FallbackCode]] = {
 }
 
 
+class MessagesAgent:
+    """The agent for one profile.
+
+    Args:
+        client: the client of the Messages API; whoever made it closes it.
+        profile: the registry; the model's instructions list its tiers.
+        settings: model and bounds.
+        clock: for the durations of tool calls, s.
+    """
+
+    def __init__(
+        self,
+        client: anthropic.AsyncAnthropic,
+        profile: Profile,
+        settings: AgentSettings,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._explain_system = system_blocks(explain_instructions(profile))
+        self._plan_system = system_blocks(plan_instructions(profile))
+        self._tools = plan_tools()
+
+    async def explain(self, case: Case, meter: Meter) -> str:
+        """Return why the plan is as it is, in the model's words: one streamed call.
+
+        Raises:
+            AgentFallback: the model gave no explanation.
+        """
+        call = Call(self._explain_system, [self._request(case)])
+        async with time_limit(self._settings.timeout_s):
+            text = _text(await ask(self._client, call, self._settings, meter))
+        if not text:
+            raise AgentFallback("bad_response", "the model gave no text")
+        return text
+
+    async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        """Return a plan, after as many rounds of tools as the model wants and the bounds allow.
+
+        Args:
+            case: the request and its deterministic plan.
+            meter: counts what the calls use.
+            steps: takes the trace steps of the tools that the model calls.
+
+        Raises:
+            AgentFallback: the model gave no plan.
+        """
+        async with time_limit(self._settings.timeout_s):
+            return await self._choose(case, meter, steps)
+
+    async def _choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        context = ToolContext(case.profile.tiers, case.observation, case.request)
+        messages = [self._request(case)]
+        called: set[str] = set()
+        for turn in range(1, MAX_TURNS + 1):
+            call = Call(self._plan_system, messages, self._tools, self._tool_choice(last=turn == MAX_TURNS))
+            message = await ask(self._client, call, self._settings, meter)
+            tool_calls = [block for block in message.content if block.type == "tool_use"]
+            for tool_call in tool_calls:
+                if tool_call.name == SUBMIT_PLAN:
+                    return AgentChoice.parse(tool_call.input)
+            if not tool_calls:
+                return _choice_in(_text(message))
+            _refuse_loops(tool_calls, called)
+            results = [self._tool_result(tool_call, context, steps) for tool_call in tool_calls]
+            results[-1]["cache_control"] = {"type": "ephemeral"}
+            # Only the newest results have a cache mark: the API takes four, and the fixed part has one.
+            for earlier in messages[2::2]:
+                cast("list[ToolResultBlockParam]", earlier["content"])[-1].pop("cache_control", None)
+            messages += [_assistant_message(message), {"role": "user", "content": results}]
+        raise AgentFallback("loop", f"no plan after {MAX_TURNS} turns")
+
+    def _request(self, case: Case) -> MessageParam:
+        return {"role": "user", "content": request_text(case, self._settings.prompt_chars)}
+
+    def _tool_choice(self, *, last: bool) -> ToolChoiceParam:
+        if self._settings.thinking != "disabled":
+            return {"type": "auto"}  # the API does not let a model that thinks be forced
+        return {"type": "tool", "name": SUBMIT_PLAN} if last else {"type": "any"}
+
+    def _tool_result(self, call: ToolUseBlock, context: ToolContext, steps: list[TraceStep]) -> ToolResultBlockParam:
+        began = self._clock()
+        result: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": call.id}
+        data: dict[str, TraceValue]
+        try:
+            answer = TOOLS[call.name].call(cast("dict[str, Any]", call.input), context)
+        except ToolError as error:
+            data = {"error": str(error)}
+            result |= {"content": str(error), "is_error": True}
+        else:
+            data = answer.model_dump()
+            result["content"] = answer.model_dump_json()
+        steps.append(TraceStep(call.name, data, (self._clock() - began) * 1000))
+        return result
+
+
+def _refuse_loops(tool_calls: Sequence[ToolUseBlock], called: set[str]) -> None:
+    """Raise AgentFallback for tools that do not exist, for too many calls, and for a call that was made before."""
+    unknown = [call.name for call in tool_calls if call.name not in TOOLS]
+    if unknown:
+        raise AgentFallback("unknown_tool", f"the model called {unknown[0][:40]!r}")
+    if len(tool_calls) > MAX_TOOLS_PER_TURN:
+        raise AgentFallback("loop", f"{len(tool_calls)} tool calls in one turn")
+    for call in tool_calls:
+        key = f"{call.name} {json.dumps(call.input, sort_keys=True)}"
+        if key in called:
+            raise AgentFallback("loop", f"{call.name} was called again with the same arguments")
+        called.add(key)
+
+
+def _choice_in(text: str) -> AgentChoice:
+    """Return a plan that the model wrote as JSON instead of calling the tool."""
+    if not text:
+        raise AgentFallback("no_plan", "the model gave neither a plan nor a tool call")
+    try:
+        submitted = json.loads(text.removeprefix("```json").removeprefix("```").removesuffix("```"))
+    except ValueError as error:
+        raise AgentFallback("bad_json", "the model's answer is not a plan in JSON") from error
+    return AgentChoice.parse(submitted)
+
+
+def _text(message: Message) -> str:
+    return "".join(block.text for block in message.content if block.type == "text").strip()
+
+
+def _assistant_message(message: Message) -> MessageParam:
+    """Return the model's answer as the next call sends it back; the API takes no empty texts."""
+    blocks = [block.to_dict() for block in message.content if block.type != "text" or block.text]
+    return cast("MessageParam", {"role": "assistant", "content": blocks})
+
+
+# --- one call -------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request to the model."""
@@ -48,168 +204,96 @@ class Call:
     tool_choice: ToolChoiceParam | None = None
 
     def size_bytes(self) -> int:
-        """How much is sent to the model, bytes of JSON."""
+        """Return how much is sent to the model, bytes of JSON."""
         return len(json.dumps([self.system, self.messages, self.tools]).encode())
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A tool that the model wants called, with arguments that nobody has checked."""
+async def ask(client: anthropic.AsyncAnthropic, call: Call, settings: AgentSettings, meter: Meter) -> Message:
+    """Return the model's whole answer to one streamed call within the budget.
 
-    id: str
-    name: str
-    arguments: dict[str, Any]
+    It does not retry: the caller can do without an answer, and has little time. What a call uses is counted also if
+    it is cut short.
 
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole answer of the model."""
-
-    text: str
-    tool_calls: tuple[ToolCall, ...]
-    content: tuple[dict[str, Any], ...]
-    """Its blocks, to be sent back in the next call of a conversation."""
-
-
-class Claude:
-    """The model, with the settings of its calls.
-
-    Args:
-        client: Anthropic's; whoever made it closes it.
-        settings: model, output limit and thinking.
+    Raises:
+        AgentFallback: the budget does not pay for the call, or the API or the network failed.
     """
-
-    def __init__(self, client: anthropic.AsyncAnthropic, settings: AgentSettings) -> None:
-        self._client = client
-        self._settings = settings
-
-    async def ask(self, call: Call, meter: Meter) -> Reply | Fallback:
-        """One streamed call within the budget; what it uses is counted also when it is cut short."""
-        most = self._settings.max_output_tokens
-        affordable = meter.affordable_output(call.size_bytes(), most)
-        if affordable < min(LEAST_OUTPUT_TOKENS, most):
-            return Fallback("budget", f"the next call could pass budget_usd = {self._settings.budget_usd:g}")
-        meter.begin()
-        try:
-            stream = await self._client.messages.create(
-                model=self._settings.model,
-                max_tokens=affordable,
-                system=call.system,
-                messages=call.messages,
-                tools=call.tools or anthropic.omit,
-                tool_choice=call.tool_choice or anthropic.omit,
-                thinking={"type": "disabled"} if self._settings.thinking == "disabled" else anthropic.omit,
-                stream=True,
-            )
-            async with stream:
-                return await _read(stream, meter)
-        except anthropic.APIError as error:
-            return _of_api(error)
-        except httpx2.TimeoutException:
-            return Fallback("timeout", "the stream stopped")
-        except httpx2.HTTPError as error:
-            # The SDK wraps what fails before a response, not what fails within its stream.
-            return Fallback("cut_stream", f"the stream was cut: {type(error).__name__}")
-        except (AttributeError, TypeError, ValueError, LookupError) as error:
-            # The SDK takes events as they come: one without a field that it must have shows when the field is read.
-            return Fallback("bad_response", f"not an event stream of the Messages API: {type(error).__name__}")
-
-
-def _of_api(error: anthropic.APIError) -> Fallback:
-    if isinstance(error, anthropic.APITimeoutError):
-        return Fallback("timeout", "no response in time")
-    if isinstance(error, anthropic.APIConnectionError):
-        return Fallback("connection", f"no connection: {type(error.__cause__).__name__}")
-    if not isinstance(error, anthropic.APIStatusError):
-        return Fallback("bad_response", type(error).__name__)
-    known = _BY_ERROR_TYPE.get(error.type or "")
-    # An error within a stream came with status 200: its type alone tells what it is.
-    code = known or ("bad_request" if 400 <= error.status_code < 500 else "api_error")
-    said = f"HTTP {error.status_code} {error.type or ''}: {error.api_message or 'no message'}"
-    return Fallback(code, said[:_DETAIL_CHARS])
-
-
-@dataclass(slots=True)
-class _Block:
-    """A content block under way."""
-
-    start: dict[str, Any]
-    parts: dict[str, list[str]] = field(default_factory=dict)
-    """What came for it, by the name of the delta's field."""
-
-    def add(self, name: str, part: str) -> None:
-        self.parts.setdefault(name, []).append(part)
-
-    def whole(self) -> dict[str, Any]:
-        """The block as the API would have given it at once.
-
-        Raises:
-            ValueError: a tool's arguments are not a JSON object.
-        """
-        block = dict(self.start)
-        for name, parts in self.parts.items():
-            joined = "".join(parts)
-            if name == "partial_json":
-                block["input"] = json.loads(joined) if joined else {}
-            else:
-                block[name] = block.get(name, "") + joined
-        if block["type"] == "tool_use" and not isinstance(block["input"], dict):
-            raise ValueError("the arguments are not an object")
-        return block
-
-
-async def _read(events: AsyncIterable[RawMessageStreamEvent], meter: Meter) -> Reply | Fallback:
-    blocks: dict[int, _Block] = {}
-    usage, stop_reason, ended = Usage(), None, False
-    async for event in events:
-        match event.type:
-            case "message_start":
-                usage = _usage(usage, event.message.usage)
-                meter.note(usage)
-            case "content_block_start":
-                blocks[event.index] = _Block(event.content_block.to_dict())
-            case "content_block_delta":
-                for name in ("text", "partial_json", "thinking", "signature"):
-                    if isinstance(part := getattr(event.delta, name, None), str):
-                        blocks[event.index].add(name, part)
-            case "message_delta":
-                stop_reason = event.delta.stop_reason
-                usage = _usage(usage, event.usage)
-                meter.note(usage)
-            case "message_stop":
-                ended = True
-            case _:
-                pass  # kinds to come
-    if not ended:
-        return Fallback("cut_stream", "the stream ended before the message did")
-    if stop_reason == "refusal":
-        return Fallback("refusal", "the model declined")
-    if stop_reason not in ("end_turn", "tool_use", "stop_sequence"):
-        return Fallback("cut_off", f"the message is not whole: {stop_reason}")
+    most = settings.max_output_tokens
+    affordable = meter.affordable_output(call.size_bytes(), most)
+    if affordable < min(LEAST_OUTPUT_TOKENS, most):
+        raise AgentFallback("budget", f"the next call could exceed budget_usd = {settings.budget_usd:g}")
+    meter.begin()
     try:
-        content = tuple(block.whole() for block in blocks.values())
+        async with client.messages.stream(
+            model=settings.model,
+            max_tokens=affordable,
+            system=call.system,
+            messages=call.messages,
+            tools=call.tools or anthropic.omit,
+            tool_choice=call.tool_choice or anthropic.omit,
+            thinking={"type": "disabled"} if settings.thinking == "disabled" else anthropic.omit,
+        ) as stream:
+            return await _read(stream, meter)
+    except anthropic.APIError as error:
+        raise _fallback_of(error) from error
+    except httpx2.TimeoutException as error:
+        raise AgentFallback("timeout", "the stream stopped") from error
+    except httpx2.HTTPError as error:
+        # The SDK wraps what fails before a response, not what fails within its stream.
+        raise AgentFallback("cut_stream", f"the stream was cut: {type(error).__name__}") from error
+    except (AttributeError, TypeError, ValueError, LookupError, AssertionError) as error:
+        # The SDK does not validate events: a missing field shows when it is read, a missing beginning as an assertion.
+        raise AgentFallback("bad_response", f"not a stream of the Messages API: {type(error).__name__}") from error
+
+
+def _fallback_of(error: anthropic.APIError) -> AgentFallback:
+    if isinstance(error, anthropic.APITimeoutError):
+        return AgentFallback("timeout", "no response in time")
+    if isinstance(error, anthropic.APIConnectionError):
+        return AgentFallback("connection", f"no connection: {type(error.__cause__).__name__}")
+    if not isinstance(error, anthropic.APIStatusError):
+        return AgentFallback("bad_response", type(error).__name__)
+    known = _BY_ERROR_TYPE.get(error.type or "")
+    # An error within a stream came with status 200: its type alone says what it is.
+    code = known or ("bad_request" if 400 <= error.status_code < 500 else "api_error")
+    detail = f"HTTP {error.status_code} {error.type or ''}: {error.api_message or 'no message'}"
+    return AgentFallback(code, detail[:_DETAIL_CHARS])
+
+
+async def _read(stream: AsyncMessageStream[None], meter: Meter) -> Message:
+    arguments: defaultdict[int, str] = defaultdict(str)
+    ended = False
+    async for event in stream:
+        if event.type in ("message_start", "message_delta"):
+            meter.note(_usage(stream.current_message_snapshot))
+        elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
+            arguments[event.index] += event.delta.partial_json
+        elif event.type == "message_stop":
+            ended = True
+    if not ended:
+        raise AgentFallback("cut_stream", "the stream ended before the message did")
+    message = stream.current_message_snapshot
+    if message.stop_reason == "refusal":
+        raise AgentFallback("refusal", "the model declined")
+    if message.stop_reason not in ("end_turn", "tool_use", "stop_sequence"):
+        raise AgentFallback("cut_off", f"the message is not whole: {message.stop_reason}")
+    if not all(_is_object(text) for text in arguments.values()):
+        raise AgentFallback("bad_json", "the arguments of a tool are not a JSON object")
+    return message
+
+
+def _is_object(text: str) -> bool:
+    """Return whether a tool's arguments are a whole JSON object: the SDK's snapshot completes one that was cut."""
+    try:
+        return text == "" or isinstance(json.loads(text), dict)
     except ValueError:
-        return Fallback("bad_json", "the arguments of a tool are not a JSON object")
-    return Reply(
-        text="".join(block["text"] for block in content if block["type"] == "text").strip(),
-        tool_calls=tuple(
-            ToolCall(block["id"], block["name"], cast(dict[str, Any], block["input"]))
-            for block in content
-            if block["type"] == "tool_use"
-        ),
-        content=tuple(block for block in content if block.get("text") != ""),  # the API takes no empty ones
-    )
+        return False
 
 
-def _usage(before: Usage, said: ApiUsage | MessageDeltaUsage) -> Usage:
-    """Counts are cumulative; one that is left out keeps its value."""
-
-    def newest(value: int | None, otherwise: int) -> int:
-        return otherwise if value is None else value
-
+def _usage(message: Message) -> Usage:
+    used = message.usage
     return Usage(
-        input_tokens=newest(said.input_tokens, before.input_tokens),
-        output_tokens=newest(said.output_tokens, before.output_tokens),
-        cache_read_tokens=newest(said.cache_read_input_tokens, before.cache_read_tokens),
-        cache_write_tokens=newest(said.cache_creation_input_tokens, before.cache_write_tokens),
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        cache_read_tokens=used.cache_read_input_tokens or 0,
+        cache_write_tokens=used.cache_creation_input_tokens or 0,
     )

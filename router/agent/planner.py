@@ -1,17 +1,15 @@
-"""From the deterministic plan and an agent's choice to the plan that is used, with the agent's part in its trace."""
+"""Ask an agent about the deterministic plan, and make the plan that is used, with the agent's steps in its trace."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from router.agent.bounds import Case, broken, predicted, refusal, time_left_s
-from router.agent.choice import AgentChoice, Chosen
-from router.agent.deadline import within
 from router.agent.metering import Meter
-from router.agent.report import AgentReport, Fallback
+from router.agent.result import AgentChoice, AgentFallback, AgentResult, time_limit
 from router.agent.settings import ActiveMode, AgentSettings
 from router.dials import power_for_difficulty, tier_for_power
 from router.plan import (
@@ -23,14 +21,15 @@ from router.plan import (
     escalation_for,
     is_seeded_sample,
     sampling_of,
-    spec_plan,
     tier_pool,
 )
 from router.registry import TierName
-from router.request import InferenceRequest, SpecWish
+from router.request import InferenceRequest
+from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
 from router.selection import Candidate, Selection
 from router.selection_words import checked_constraints
+from router.spec_params import SpecParams
 
 LEAST_TIME_S: Final = 0.1
 """With less time than this an agent is not asked."""
@@ -39,78 +38,61 @@ LEAST_TIME_S: Final = 0.1
 class Chooser(Protocol):
     """Makes a plan in place of the deterministic router: `MessagesAgent` or `SdkAgent`."""
 
-    async def choose(self, case: Case, meter: Meter) -> Chosen:
-        """A choice, not yet checked against the bounds; or why there is none. Never raises for what the API does."""
+    async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        """Return a choice, not yet checked against the bounds; put the trace steps of its tools into `steps`.
 
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A plan that an agent had a say in."""
-
-    plan: Plan
-    report: AgentReport
-    text: str | None
-    """Why, in the agent's words; None: the deterministic plan stands, and its own words do."""
+        Raises:
+            AgentFallback: there is none.
+        """
 
 
 async def advise(
     chooser: Chooser, case: Case, settings: AgentSettings, mode: ActiveMode, clock: Clock = time.perf_counter
-) -> Advice:
-    """Ask the agent, check what it says, and use it or not. It gets no more time than the user's limits leave it."""
+) -> tuple[Plan, AgentResult]:
+    """Return the plan after the agent was asked: its choice if that is within the bounds, else the deterministic plan.
+
+    The agent gets no more time than the user's limits leave it.
+    """
     if case.plan.mode == "manual":
-        return unadvised(case, settings, mode, Fallback("manual_mode", "in manual mode the dials are the user's"))
+        return not_advised(
+            case, settings, mode, AgentFallback("manual_mode", "in manual mode the dials are the user's")
+        )
     left_s = time_left_s(case)
+    no_time = AgentFallback("no_time", f"the user's limits leave the agent {max(0.0, left_s):.2g} s")
     if left_s < LEAST_TIME_S:
-        return unadvised(case, settings, mode, _no_time(left_s))
-    began = clock()
+        return not_advised(case, settings, mode, no_time)
+    began, steps = clock(), list[TraceStep]()
     meter = Meter(settings.prices, settings.budget_usd)
-    chosen = await _chosen(chooser, case, meter, left_s, settings.timeout_s)
-    ending = checked(chosen.ending, case, settings.tier_steps)
-    report = AgentReport.of(
-        mode,
-        settings.model,
-        meter,
-        (clock() - began) * 1000,
-        tools=tuple(step.step for step in chosen.steps),
-        fallback=ending if isinstance(ending, Fallback) else None,
-    )
-    if isinstance(ending, Fallback):
-        return Advice(_with_steps(case.plan, chosen.steps, report), report, None)
-    steps = (*chosen.steps, report.trace_step({"tier": ending.tier}))
-    return Advice(replanned(ending, case, steps, clock), report, ending.reason)
+
+    def result(ending: str | AgentFallback) -> AgentResult:
+        tools = tuple(step.step for step in steps)
+        return AgentResult.of(mode, settings.model, meter, (clock() - began) * 1000, ending, tools)
+
+    try:
+        # The agent has a time limit of its own, which counts as a failure of the API; this one does not.
+        async with time_limit(left_s if left_s < settings.timeout_s else None, no_time):
+            choice = await chooser.choose(case, meter, steps)
+        if (problem := refusal(choice, case)) is not None:
+            raise AgentFallback("out_of_bounds", problem)
+    except AgentFallback as fallback:
+        ended = result(fallback)
+        return _with_steps(case.plan, steps, ended), ended
+    ended = result(choice.reason)
+    return replanned(choice, case, (*steps, ended.trace_step(choice.tier)), clock), ended
 
 
-async def _chosen(chooser: Chooser, case: Case, meter: Meter, left_s: float, timeout_s: float) -> Chosen:
-    if left_s >= timeout_s:
-        return await chooser.choose(case, meter)
-    chosen = await within(left_s, chooser.choose(case, meter))
-    return Chosen(_no_time(left_s)) if isinstance(chosen, Fallback) else chosen
-
-
-def _no_time(left_s: float) -> Fallback:
-    return Fallback("no_time", f"the user's limits leave the agent {max(0.0, left_s):.2g} s")
-
-
-def unadvised(case: Case, settings: AgentSettings, mode: ActiveMode, why: Fallback) -> Advice:
-    """The deterministic plan, because the agent was not asked."""
-    report = AgentReport.of(mode, settings.model, Meter(settings.prices, 0), 0.0, fallback=why)
-    return Advice(_with_steps(case.plan, (), report), report, None)
-
-
-def checked(ending: AgentChoice | Fallback, case: Case, tier_steps: int) -> AgentChoice | Fallback:
-    """The choice if it is within bounds."""
-    if isinstance(ending, Fallback):
-        return ending
-    reason = refusal(ending, case, tier_steps)
-    return ending if reason is None else Fallback("out_of_bounds", reason)
+def not_advised(case: Case, settings: AgentSettings, mode: ActiveMode, why: AgentFallback) -> tuple[Plan, AgentResult]:
+    """Return the deterministic plan, because the agent was not asked."""
+    result = AgentResult.of(mode, settings.model, Meter(settings.prices, 0), 0.0, why)
+    return _with_steps(case.plan, (), result), result
 
 
 def replanned(
     choice: AgentChoice, case: Case, steps: tuple[TraceStep, ...] = (), clock: Clock = time.perf_counter
 ) -> Plan:
-    """The plan with a choice that is within bounds. Power goes to the nearest value that picks the tier.
+    """Return the plan with a choice that is within bounds. Power moves to the nearest value that picks the tier.
 
-    In place of the last step of the deterministic trace come the agent's `steps` and what the choice made of the plan.
+    The agent's `steps` and the steps of the new plan replace the last step of the deterministic trace.
     """
     watch = Stopwatch(clock)
     before, request = case.plan, case.request
@@ -131,7 +113,12 @@ def replanned(
     category = before.classification.category
     sampling = sampling_of(request, category, speed, entry)
     past = state.recent_by_category.get(category, NO_RUNS)
-    spec = spec_plan(entry.speculation, _wish(choice, request), past, is_seeded_sample(request, sampling))
+    requested = _requested(choice, request)
+    spec, no_drafts_reason = requested.resolve(
+        entry.speculation,
+        seeded=is_seeded_sample(request, sampling),
+        wasteful=drafts_are_waste(entry.speculation, requested, past),
+    )
     config = built_config(selection.power, speed, choice.tier, entry, sampling, spec)
     watch.lap("build_config", config.model_dump())
     chosen = selection.chosen
@@ -147,6 +134,7 @@ def replanned(
         cold_start_s=pool.cold_start_s,
         escalation=escalation_for(before.classification, request, selection),
         trace=(*before.trace[:-1], *steps, *watch.steps),
+        no_drafts_reason=no_drafts_reason,
         prediction=chosen.prediction if chosen else None,
         broken=selection.broken,
         notes=notes,
@@ -169,15 +157,14 @@ def _selection(tier: TierName, speed: int, case: Case) -> Selection:
     )
 
 
-def _wish(choice: AgentChoice, request: InferenceRequest) -> SpecWish:
-    """The user's wish with the agent's under it; unset where neither said anything."""
+def _requested(choice: AgentChoice, request: InferenceRequest) -> SpecParams:
+    """Return the user's parameters over the agent's; what neither set stays unset."""
     given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
     own = {key: value for key, value in (("k", choice.k), ("tau", choice.tau)) if value is not None}
-    return SpecWish.model_validate(own | {key: value for key, value in given.items() if value is not None})
+    return SpecParams.model_validate(own | {key: value for key, value in given.items() if value is not None})
 
 
-def _with_steps(plan: Plan, steps: tuple[TraceStep, ...], report: AgentReport) -> Plan:
-    """The deterministic plan with the agent's steps in its trace, before the last, which says what was decided."""
+def _with_steps(plan: Plan, steps: Sequence[TraceStep], result: AgentResult) -> Plan:
+    """Return the deterministic plan with the agent's steps in its trace, before the last, which has the decision."""
     *earlier, last = plan.trace
-    said = report.trace_step({"tier": plan.tier})
-    return dataclasses.replace(plan, trace=(*earlier, *steps, said, last))
+    return dataclasses.replace(plan, trace=(*earlier, *steps, result.trace_step(plan.tier), last))

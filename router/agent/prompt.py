@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from router.agent.bounds import Case, open_tiers
-from router.agent.choice import AgentChoice
+from router.agent.result import AgentChoice
 from router.agent.tools import TOOLS, json_schema, messages_api_tool
 from router.registry import Profile
 
@@ -89,13 +89,12 @@ def plan_tools() -> list[ToolParam]:
     return [*(messages_api_tool(tool) for tool in TOOLS.values()), submit]
 
 
-def request_text(case: Case, prompt_chars: int, tier_steps: int) -> str:
+def request_text(case: Case, prompt_chars: int) -> str:
     """The request and its plan as a block of data.
 
     Args:
         case: the request and what the deterministic router made of it.
         prompt_chars: how much of the prompt is shown; 0: none of it.
-        tier_steps: how far the agent may move the tier; for the list of open tiers.
     """
     request, plan = case.request, case.plan
     said = [message.content for message in request.chat() if message.role == "user"] or [request.chat()[-1].content]
@@ -108,7 +107,7 @@ def request_text(case: Case, prompt_chars: int, tier_steps: int) -> str:
     if prompt_chars:
         asked["prompt"] = _shortened(said[-1], prompt_chars)
     made = {step.step: dict(step.result) for step in plan.trace}
-    data = {"request": asked, "plan": made, "open_tiers": open_tiers(case, tier_steps)}
+    data = {"request": asked, "plan": made, "open_tiers": open_tiers(case)}
     return f"<request>\n{_as_data(data)}\n</request>"
 
 

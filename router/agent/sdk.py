@@ -1,8 +1,8 @@
-"""The agent on the Claude Agent SDK (the extra `agent-sdk`): the router's tools as an MCP server in this process, the
-plan constrained by a JSON schema, and a subagent that rates prompts.
+"""The agent on the Claude Agent SDK (the extra `agent-sdk`).
 
-The SDK starts its own program (Claude Code) for each plan, which takes a second or more: this mode is for those who
-want its loop, not for the shortest way to a plan. The program gets no built-in tool but the one that starts the
+It has the router's tools as an MCP server in this process, a JSON schema for the plan, and a subagent that rates
+prompts. The SDK starts its own program (Claude Code) for each plan, which takes a second or more: use this mode if you
+want the SDK's loop, not for the fastest plan. The program gets no built-in tool except the one that starts the
 subagent, no settings of the machine, and a folder of its own.
 """
 
@@ -24,24 +24,22 @@ from claude_agent_sdk import (
     ResultMessage,
     query,
 )
-from pydantic import ValidationError
 
 from router.agent.bounds import Case
-from router.agent.choice import AgentChoice, Chosen
-from router.agent.deadline import within
 from router.agent.mcp_server import tool_server
 from router.agent.metering import Meter, Usage
 from router.agent.prompt import plan_instructions, request_text
-from router.agent.report import Fallback, FallbackCode
+from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_limit
 from router.agent.settings import AgentSettings
 from router.agent.tools import CLASSIFY_PROMPT, TOOLS, ToolContext, json_schema
-from router.errors import describe_problems
 from router.plan import TraceStep
 from router.registry import Profile
 
 SERVER: Final = "router"
 SUBAGENT_TOOL: Final = "Agent"
 CLASSIFIER: Final = "classifier"
+MAX_TURNS: Final = 4
+"""Most turns of the SDK's loop for one plan, as on the Messages API."""
 _ENDING: Final = (
     f"Where you doubt the difficulty, ask the {CLASSIFIER} subagent once. Then give your plan as the structured "
     "output; its reason goes to the user."
@@ -85,14 +83,17 @@ class SdkAgent:
         self._settings = settings
         self._key = key
 
-    async def choose(self, case: Case, meter: Meter) -> Chosen:
-        """A plan of the SDK's agent."""
-        steps: list[TraceStep] = []
-        ending = await within(self._settings.timeout_s, self._run(case, meter, steps))
-        return Chosen(ending, tuple(steps))
+    async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        """Return a plan of the SDK's agent; `steps` takes the trace steps of the tools that it calls.
 
-    async def _run(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice | Fallback:
-        text = request_text(case, self._settings.prompt_chars, self._settings.tier_steps)
+        Raises:
+            AgentFallback: the agent gave no plan.
+        """
+        async with time_limit(self._settings.timeout_s):
+            return await self._run(case, meter, steps)
+
+    async def _run(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        text = request_text(case, self._settings.prompt_chars)
         with tempfile.TemporaryDirectory(prefix="power-lever-agent-", ignore_cleanup_errors=True) as folder:
             try:
                 messages = cast(
@@ -100,19 +101,19 @@ class SdkAgent:
                 )
                 return await _outcome(messages, meter)
             except CLINotFoundError as error:
-                return Fallback("not_installed", str(error)[:200])
+                raise AgentFallback("not_installed", str(error)[:200]) from error
             except ProcessError as error:
-                return Fallback("api_error", f"the Agent SDK's program ended with {error.exit_code}")
+                raise AgentFallback("api_error", f"the Agent SDK's program ended with {error.exit_code}") from error
             except ClaudeSDKError as error:
-                return Fallback("bad_response", f"{type(error).__name__}: {error}"[:200])
+                raise AgentFallback("bad_response", f"{type(error).__name__}: {error}"[:200]) from error
 
     def _options(self, case: Case, steps: list[TraceStep], folder: str) -> ClaudeAgentOptions:
         context = ToolContext(case.profile.tiers, case.observation, case.request)
 
-        async def look() -> ToolContext:
+        async def read_context() -> ToolContext:
             return context
 
-        server = McpSdkServerConfig(type="sdk", name=SERVER, instance=tool_server(look, steps.append))
+        server = McpSdkServerConfig(type="sdk", name=SERVER, instance=tool_server(read_context, steps.append))
         classifier = AgentDefinition(
             description="Rates the prompt of the request: its kind, and its difficulty from 1 to 10.",
             prompt="Call classify_prompt without arguments: it looks at the prompt of the request. Then say in one "
@@ -138,7 +139,7 @@ class SdkAgent:
             agents={CLASSIFIER: classifier},
             setting_sources=[],
             output_format={"type": "json_schema", "schema": json_schema(AgentChoice)},
-            max_turns=self._settings.max_turns,
+            max_turns=MAX_TURNS,
             max_budget_usd=self._settings.budget_usd,
             thinking={"type": "disabled"} if self._settings.thinking == "disabled" else None,
             effort="low",
@@ -148,17 +149,17 @@ class SdkAgent:
         )
 
 
-async def _outcome(messages: AsyncIterator[Message], meter: Meter) -> AgentChoice | Fallback:
+async def _outcome(messages: AsyncIterator[Message], meter: Meter) -> AgentChoice:
     async with aclosing(cast("Any", messages)):
         async for message in messages:
             if isinstance(message, ResultMessage):
                 meter.charge(_usage(message), message.total_cost_usd, message.num_turns)
                 return _choice(message)
-    return Fallback("cut_stream", "the Agent SDK's program said no result")
+    raise AgentFallback("cut_stream", "the Agent SDK's program gave no result")
 
 
 def _usage(message: ResultMessage) -> Usage:
-    """Of the agent and its subagent; `usage` has only the agent's own."""
+    """Return what the agent and its subagent used; `message.usage` has only the agent's own."""
     total = Usage()
     for used in (message.model_usage or {}).values():
         total += Usage(
@@ -167,16 +168,13 @@ def _usage(message: ResultMessage) -> Usage:
     return total
 
 
-def _choice(message: ResultMessage) -> AgentChoice | Fallback:
+def _choice(message: ResultMessage) -> AgentChoice:
     if message.subtype in _ENDINGS:
-        return Fallback(_ENDINGS[message.subtype], message.subtype)
+        raise AgentFallback(_ENDINGS[message.subtype], message.subtype)
     if message.is_error or message.subtype != "success":
-        status, said = message.api_error_status, message.result or "; ".join(message.errors or ())
+        status, reason = message.api_error_status, message.result or "; ".join(message.errors or ())
         client_error: FallbackCode = "bad_request" if status is not None and 400 <= status < 500 else "api_error"
-        return Fallback(_BY_STATUS.get(status or 0, client_error), f"{message.subtype}: {said}"[:200])
+        raise AgentFallback(_BY_STATUS.get(status or 0, client_error), f"{message.subtype}: {reason}"[:200])
     if message.structured_output is None:
-        return Fallback("no_plan", "the model gave no plan")
-    try:
-        return AgentChoice.model_validate(message.structured_output)
-    except ValidationError as error:
-        return Fallback("bad_plan", "; ".join(describe_problems(error, AgentChoice))[:200])
+        raise AgentFallback("no_plan", "the model gave no plan")
+    return AgentChoice.parse(message.structured_output)

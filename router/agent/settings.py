@@ -1,4 +1,4 @@
-"""The router agent's settings: which of its modes, which model, and how much time and money it may take."""
+"""The router agent's settings: its mode, its model, and how much time and money it may take."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class AgentSettings(Frozen):
     mode: AgentMode = Field(
         default="auto",
         description="`single_shot`: Claude explains the router's choice, beside the answer; `multi_turn`, `agent_sdk`: "
-        "Claude makes the choice first, within bounds; `off`; `auto`: `single_shot` where `ANTHROPIC_API_KEY` is set "
-        "and engines are real, else `off`.",
+        "Claude makes the choice first, within bounds; `off`: no agent; `auto`: `single_shot` if `ANTHROPIC_API_KEY` "
+        "is set and the engines are real, else `off`.",
     )
     model: str = Field(default="claude-haiku-5-5", min_length=1, description="Model of the agent.")
     base_url: str | None = Field(
@@ -40,45 +40,38 @@ class AgentSettings(Frozen):
     )
     thinking: Literal["disabled", "default"] = Field(
         default="disabled",
-        description="`disabled`: the model does not think before it answers; `default`: as the model does by itself, "
-        "for models that cannot do without.",
+        description="`disabled`: the model does not think before it answers; `default`: the model's own default, for "
+        "models that cannot be told not to think.",
     )
-    timeout_s: float = Field(default=8.0, gt=0, le=120, description="Longest time for all of the agent's work, s.")
-    end_wait_s: float = Field(
-        default=1.0,
-        ge=0,
-        le=10,
-        description="How long the end of a stream waits for an explanation that is under way, s.",
+    timeout_s: float = Field(
+        default=8.0, gt=0, le=120, description="Longest time of all the agent's work on one request, s."
     )
-    max_turns: int = Field(default=4, ge=1, le=16, description="Most calls of the model for one plan.")
     max_output_tokens: int = Field(default=400, ge=64, le=8192, description="Most output tokens of one call.")
     budget_usd: float = Field(default=0.005, ge=0, description="Most that the agent may cost for one request, USD.")
     prompt_chars: int = Field(
         default=4000,
         ge=0,
         le=100_000,
-        description="How much of the user's prompt the agent sees, characters; 0: only what the classifier says of it.",
-    )
-    tier_steps: int = Field(
-        default=1, ge=0, le=1, description="How many tiers the agent may move the choice of the deterministic router."
+        description="How much of the user's prompt the agent sees, characters; 0: none, only its classification.",
     )
     max_concurrent: int = Field(
-        default=32, ge=1, description="Requests of one ingress replica that may use the agent at a time."
+        default=32, ge=1, description="Requests that may use the agent at a time, for each ingress replica."
     )
-    pause_after: int = Field(
-        default=3, ge=1, description="Failures of the API in a row after which it is not asked for `pause_s`."
+    pause_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="How long the API is not called after it failed three times in a row, s; 0: it always is.",
     )
-    pause_s: float = Field(default=30.0, ge=0, description="How long it is then not asked, s.")
     prices: AgentPrices = Field(default=AgentPrices(), description="Prices of the model.")
 
 
 def active_mode(settings: AgentSettings, *, has_key: bool, mock: bool) -> ActiveMode | None:
-    """The mode that is meant; None: off.
+    """Return the mode of the agent; None: off.
 
     Args:
-        settings: what was configured.
+        settings: from the config.
         has_key: whether there is an API key.
-        mock: whether the engines are stubs: `auto` is then off, so that page work and tests call nobody.
+        mock: whether the engines are stubs. `auto` is then off, so that front-end development and tests call nobody.
     """
     if settings.mode == "off":
         return None

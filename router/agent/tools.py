@@ -1,22 +1,22 @@
-"""The router's tools, each defined once: what it takes, what it gives, what it does, and the words that describe it.
+"""The router's tools, each defined once: its input, its output, its function and its description.
 
-From these definitions are made the tools of the Messages API (`messages_api_tools`), those of the MCP server
-(`mcp_server.py`) and of the Agent SDK (`agent/sdk.py`), and the `trace` events of tools that an agent called. All are
-read-only and pure: what is live comes in with the `ToolContext`.
+The tools of the Messages API (`messages_api_tool`), of the MCP server (`mcp_server.py`) and of the Agent SDK (`sdk.py`)
+are made from these definitions, and so are the trace steps of tools that an agent calls. All tools are read-only and
+pure: the live state comes in with the `ToolContext`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from router.dials import DEFAULT_SPEED
+from router.difficulty.categories import Category
 from router.difficulty.classify import classify_prompt
-from router.difficulty.signals import Category
 from router.errors import describe_problems
 from router.observation import Observation
 from router.plan import (
@@ -25,12 +25,13 @@ from router.plan import (
     classify_chat,
     is_seeded_sample,
     sampling_of,
-    spec_plan,
     tier_pool,
 )
-from router.registry import Frozen, Power, Tier, TierName
-from router.request import InferenceRequest, SpecWish
+from router.registry import DraftTokens, Frozen, Power, Tier, TierName
+from router.request import InferenceRequest
+from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS, Recent, RunSummary
+from router.spec_params import SpecParams
 from router.steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool
 
 if TYPE_CHECKING:
@@ -39,25 +40,21 @@ if TYPE_CHECKING:
 InputT = TypeVar("InputT", bound=BaseModel)
 OutputT = TypeVar("OutputT", bound=BaseModel)
 
-DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
-"""Draft tokens per step; `auto`: the controller decides."""
 MOST_PROMPT_CHARS: Final = 200_000
 
 
 class ToolError(Exception):
-    """A tool cannot answer; the message says why, and goes to the caller of the tool."""
+    """A tool cannot answer. The message says why and goes to the caller of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What the tools look at.
-
-    `request` is the request in hand; None outside of one (an MCP client's call).
-    """
+    """What the tools work on."""
 
     tiers: Mapping[TierName, Tier]
     observation: Observation
     request: InferenceRequest | None = None
+    """The current request; None outside of one (a call by an MCP client)."""
 
 
 class ClassifyPromptInput(Frozen):
@@ -66,7 +63,7 @@ class ClassifyPromptInput(Frozen):
     prompt: str | None = Field(
         default=None,
         max_length=MOST_PROMPT_CHARS,
-        description="Text to classify; null: the prompt of the request in hand, in its conversation.",
+        description="Text to classify; null: the prompt of the current request, in its conversation.",
     )
 
 
@@ -95,7 +92,7 @@ class RecentRunsInput(Frozen):
     """Arguments of `recent_runs`."""
 
     tier: TierName = Field(description="Tier to look at.")
-    category: Category | None = Field(default=None, description="Kind of prompt; null: all kinds together.")
+    category: Category | None = Field(default=None, description="Category of the prompts; null: all together.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,55 +101,60 @@ class Tool(Generic[InputT, OutputT]):
 
     name: str
     description: str
-    takes: type[InputT]
-    gives: type[OutputT]
+    input_type: type[InputT]
+    output_type: type[OutputT]
     run: Callable[[InputT, ToolContext], OutputT]
 
     def call(self, arguments: Mapping[str, Any], context: ToolContext) -> OutputT:
-        """The tool's answer to unchecked arguments.
+        """Return the tool's answer to arguments that are not yet checked.
 
         Raises:
             ToolError: the arguments are wrong, or there is no answer.
         """
         try:
-            return self.run(self.takes.model_validate(arguments), context)
+            return self.run(self.input_type.model_validate(arguments), context)
         except ValidationError as error:
-            raise ToolError("; ".join(describe_problems(error, self.takes))) from error
+            raise ToolError("; ".join(describe_problems(error, self.input_type))) from error
 
 
-def _classify_prompt(asked: ClassifyPromptInput, context: ToolContext) -> ClassifiedPrompt:
-    if asked.prompt is not None:
-        return classified(classify_prompt(asked.prompt))
+def _classify_prompt(arguments: ClassifyPromptInput, context: ToolContext) -> ClassifiedPrompt:
+    if arguments.prompt is not None:
+        return classified(classify_prompt(arguments.prompt))
     if context.request is None:
-        raise ToolError("prompt: there is no request in hand, so the text must be given")
+        raise ToolError("prompt: there is no current request, so the text must be given")
     return classified(classify_chat(context.request.chat()))
 
 
-def _check_gpu_pool(asked: CheckGpuPoolInput, context: ToolContext) -> TierPool:
-    return tier_pool(asked.tier, context.tiers[asked.tier], context.observation)
+def _check_gpu_pool(arguments: CheckGpuPoolInput, context: ToolContext) -> TierPool:
+    return tier_pool(arguments.tier, context.tiers[arguments.tier], context.observation)
 
 
-def _build_config(asked: BuildConfigInput, context: ToolContext) -> BuiltConfig:
-    tier, state = context.tiers[asked.tier], context.observation.tier(asked.tier)
+def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltConfig:
+    tier, state = context.tiers[arguments.tier], context.observation.tier(arguments.tier)
     entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
     request = context.request or InferenceRequest(prompt="?")
-    speed = next(value for value in (asked.speed, request.speed, DEFAULT_SPEED) if value is not None)
-    given = request.spec.model_dump(exclude_unset=True) if request.spec else {}
-    given |= {key: value for key, value in (("k", asked.k), ("tau", asked.tau)) if value is not None}
+    speed = next(value for value in (arguments.speed, request.speed, DEFAULT_SPEED) if value is not None)
+    spec_fields = request.spec.model_dump(exclude_unset=True) if request.spec else {}
+    spec_fields |= {key: value for key, value in (("k", arguments.k), ("tau", arguments.tau)) if value is not None}
     category: Category = "general_reasoning"
     past = NO_RUNS
     if context.request is not None:
         category = classify_chat(request.chat()).category
         past = state.recent_by_category.get(category, NO_RUNS)
     sampling = sampling_of(request, category, speed, entry)
-    spec = spec_plan(entry.speculation, SpecWish.model_validate(given), past, is_seeded_sample(request, sampling))
-    return built_config(tier.power[0], speed, asked.tier, entry, sampling, spec)
+    requested = SpecParams.model_validate(spec_fields)
+    spec, _ = requested.resolve(
+        entry.speculation,
+        seeded=is_seeded_sample(request, sampling),
+        wasteful=drafts_are_waste(entry.speculation, requested, past),
+    )
+    return built_config(tier.power[0], speed, arguments.tier, entry, sampling, spec)
 
 
-def _recent_runs(asked: RecentRunsInput, context: ToolContext) -> RecentRuns:
-    state = context.observation.tier(asked.tier)
-    summary = state.recent if asked.category is None else state.recent_by_category.get(asked.category, NO_RUNS)
-    return _summarised(asked.tier, asked.category, summary)
+def _recent_runs(arguments: RecentRunsInput, context: ToolContext) -> RecentRuns:
+    state = context.observation.tier(arguments.tier)
+    summary = state.recent if arguments.category is None else state.recent_by_category.get(arguments.category, NO_RUNS)
+    return _summarised(arguments.tier, arguments.category, summary)
 
 
 def _summarised(tier: TierName, category: Category | None, summary: RunSummary) -> RecentRuns:
@@ -178,15 +180,15 @@ def _mean(quantity: Recent | None) -> float | None:
 
 CLASSIFY_PROMPT: Final = Tool(
     "classify_prompt",
-    "What kind of prompt it is (safety_critical, code, math, creative, simple_question, general_reasoning), how hard "
-    "it is from 1 to 10, and why. Deterministic, from word tables.",
+    "The category of a prompt (safety_critical, code, math, creative, simple_question, general_reasoning), its "
+    "difficulty from 1 to 10, and the reasons. Deterministic, from word lists.",
     ClassifyPromptInput,
     ClassifiedPrompt,
     _classify_prompt,
 )
 CHECK_GPU_POOL: Final = Tool(
     "check_gpu_pool",
-    "The live state of one tier: its replicas, whether it is warm, how long a cold start takes, how long requests "
+    "The live state of one tier: its replicas, whether it is warm, how long a cold start takes, and how long requests "
     "wait in its queue.",
     CheckGpuPoolInput,
     TierPool,
@@ -201,8 +203,8 @@ BUILD_CONFIG: Final = Tool(
 )
 RECENT_RUNS: Final = Tool(
     "recent_runs",
-    "What recent requests were like on a tier, for one kind of prompt or all: time to first token, tokens per second, "
-    "acceptance of drafts, energy, cost.",
+    "Recent requests on a tier, for one category of prompts or all: time to first token, tokens per second, "
+    "acceptance of drafts, energy and cost.",
     RecentRunsInput,
     RecentRuns,
     _recent_runs,
@@ -213,20 +215,20 @@ TOOLS: Final[Mapping[str, Tool[Any, Any]]] = {
 
 
 class _Untitled(GenerateJsonSchema):
-    """JSON schema without the titles that pydantic makes of names: they say nothing and cost tokens."""
+    """A JSON schema without the titles that pydantic makes from names: they add no information and cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def json_schema(model: type[BaseModel], mode: Literal["validation", "serialization"] = "validation") -> dict[str, Any]:
-    """JSON schema of a model, an object at its root."""
+    """Return the JSON schema of a model, an object at its root."""
     schema = model.model_json_schema(schema_generator=_Untitled, mode=mode)
     schema.pop("title", None)
-    schema.pop("description", None)  # the docstring; the tool has a description of its own
+    schema.pop("description", None)  # the docstring; a tool has its own description
     return schema
 
 
 def messages_api_tool(tool: Tool[Any, Any]) -> ToolParam:
-    """A tool as the Messages API takes it."""
-    return {"name": tool.name, "description": tool.description, "input_schema": json_schema(tool.takes)}
+    """Return a tool as the Messages API takes it."""
+    return {"name": tool.name, "description": tool.description, "input_schema": json_schema(tool.input_type)}

@@ -1,10 +1,8 @@
-"""Prompt classification: what kind of prompt it is, how hard (1-10), and why, from word tables in linear time.
+"""Classify a prompt: its category, its difficulty (1-10), and why, from word lists in linear time.
 
-The text is folded once (bytes, one table look-up a character), split once into words, and the set of its words is
-intersected with the tables' words, its pairs of neighbouring words with the phrases' pairs. No regular expression, no
-I/O. `router.difficulty.signals` holds every word and number of the rules. What they say of the difficulty is then
-shifted, by a few points at most, by what was learned of the outcomes of prompts of this form
-(`router.difficulty.gain_model`).
+The text is folded and split into words once (`scan.py`), and the rules (`rules.yaml`) look up their terms in it,
+without regular expressions or I/O. The difficulty by the rules is then shifted, by a few points at most, by what was
+learned from the outcomes of prompts of the same form (`gain_model.py`).
 """
 
 from __future__ import annotations
@@ -12,84 +10,128 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
-from router.difficulty import signals
-from router.difficulty.answer_form import answer_form, count_options
-from router.difficulty.folding import folded_words, latin_bytes
-from router.difficulty.gain_curves import GAIN_MODEL
-from router.difficulty.gain_model import GainModel
-from router.difficulty.signals import Category, Pair, Signal, Terms
-from router.difficulty.surface import Surface, surface
+from router.difficulty.categories import Category
+from router.difficulty.features import Features, features
+from router.difficulty.gain_model import GainModel, load_gain_model
+from router.difficulty.rules import Signal, load_rules
+from router.difficulty.scan import BYTES_PER_TOKEN, LONG_CONTEXT_TOKENS, Scan, beginning_and_end
+
+# Our own choices, checked by hand like the rules' words and points.
 
 SCAN_CHARS = 8000
 """Prompts up to this many characters are scanned whole; of a longer one the first and the last half of it."""
 EARLIER_CHARS = 2000
 """How much of the earlier user messages (their end) is scanned for safety-critical subjects."""
-BYTES_PER_TOKEN = 4
-"""UTF-8 bytes per token, a rule of thumb for byte-pair tokenizers: English about 4, and the three bytes of a CJK
-character make it count for three Latin ones. Off by up to a factor of two, which the length bands bear."""
+LONG_CONTEXT_DIFFICULTY = 8
+"""Lowest difficulty of a prompt of LONG_CONTEXT_TOKENS or more, and of any prompt that is too long to be scanned whole:
+its unscanned middle may be safety-critical."""
+LENGTH_POINTS: tuple[tuple[int, int], ...] = ((1000, 3), (500, 2), (150, 1))
+"""(lowest number of estimated tokens, points of difficulty), longest first."""
+CONVERSATION_POINTS: tuple[tuple[int, int], ...] = ((8000, 2), (2000, 1))
+"""The same for the whole conversation. Fewer points, because its last message may be a "thanks"."""
 
-TOLD_SHIFT = 0.25
-"""A smaller shift (points of difficulty) is not told."""
+CATEGORY_THRESHOLD = 2
+"""Points that a category needs; with fewer a prompt is general reasoning."""
+CODE_MARK_POINTS = 4
+"""More than WORD_PROBLEM_POINTS: a docstring often reads like a word problem."""
+WORD_PROBLEM_POINTS = 3
+WORD_PROBLEM_MAX_TOKENS = 300
+"""A longer text has numbers and a question by chance: it is a document."""
+UNIT_NUMBERS = 3
+"""A question with so many numbers that names a unit is a word problem, whatever it asks for."""
+ARITHMETIC_MARKS = frozenset("+*/^=×÷−√")  # noqa: RUF001 (the real signs are meant)
+ARITHMETIC_POINTS = 2
+ARITHMETIC_MAX_WORDS = 12
+ARITHMETIC_DIFFICULTY = -2
+"""Points of difficulty of a bare sum ("12 * 7 = ?"): it is easier than the category's base."""
+
+QUESTION_MARKS = ("?", "？", "؟")  # noqa: RUF001
+QUESTION_WORD_WITHIN = 4
+"""A question word must be among so many first words ("Please tell me what ...")."""
+SIMPLE_MAX_WORDS = 30
+SIMPLE_MAX_TOKENS = 60
+"""The same limit for scripts without spaces, in estimated tokens."""
+EASIEST_MAX_WORDS = 12
+"""A longer simple question is a point harder."""
+
+NEVER_EASIER: frozenset[Category] = frozenset(("safety_critical", "code", "math"))
+"""The learned model takes nothing from these: their subject, which the rules know, counts for more than their form."""
+HARD_POINTS = 4
+"""Nor from a prompt with a signal of so many points of difficulty."""
+RULES_ALONE: frozenset[Category] = frozenset(("creative",))
+"""The learned model neither adds nor takes: it was trained on questions that have right and wrong answers."""
+LEARNED_HIGHEST = 8
+"""The learned model lifts no prompt above this difficulty: only the rules give the highest ones."""
+REPORTED_SHIFT = 0.25
+"""A smaller shift by the learned model, in points of difficulty, gets no reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The classifier's answer."""
+    """What kind of prompt it is, and how hard."""
 
     category: Category
     difficulty: int
-    """1 (a greeting) to 10 (a research problem): the score, rounded."""
+    """1 (a greeting) to 10 (a research problem): the rounded score."""
     score: float
-    """The same as a continuous number, which orders prompts of one difficulty."""
+    """The difficulty before rounding: it orders prompts of the same difficulty."""
     reasons: tuple[str, ...]
-    """Why, in words, strongest kind first; holds words of the tables, never other text of the prompt."""
+    """Why, strongest kind first; they have words of the rules only, never other text of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the rules alone say of a prompt, and its form, by which what was learned may shift it."""
+    """What the rules alone say about a prompt, and the features by which the learned model may shift it."""
 
     category: Category
     difficulty: int
     """1-10."""
     low: int
-    """No shift goes below this difficulty: the least of such prompts, or the rules' own where that must be kept."""
+    """No shift goes below this difficulty."""
     high: int
     """No shift goes above this difficulty."""
     reasons: tuple[str, ...]
-    form: Surface
+    features: Features
     words: int
-    """How many words the form was read from."""
+    """How many words the features were made from."""
 
 
-def classify_prompt(
-    text: str, *, earlier: str = "", conversation_tokens: int = 0, gain_model: GainModel = GAIN_MODEL
-) -> Classification:
-    """Category and difficulty of a user's prompt.
+def load_classifier() -> None:
+    """Read the rules and the learned model now, so that the first prompt does not wait for the files."""
+    load_rules()
+    load_gain_model()
 
-    `earlier` is what the user said before in the same conversation: a follow-up to a safety-critical question ("and
-    how much of it?") is safety-critical too. `conversation_tokens` is the estimated length of the whole conversation.
-    Any string is accepted, also an empty one, lone surrogates included.
+
+def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Classification:
+    """Return category and difficulty of a user's prompt.
+
+    Args:
+        text: the prompt; any string, also an empty one or one with lone surrogates.
+        earlier: what the user wrote before in the same conversation. A follow-up to a safety-critical question ("and
+            how much of it?") is safety-critical too.
+        conversation_tokens: estimated length of the whole conversation.
     """
-    return shifted(rule(text, earlier=earlier, conversation_tokens=conversation_tokens), gain_model)
+    return shifted(rule(text, earlier=earlier, conversation_tokens=conversation_tokens), load_gain_model())
 
 
 def shifted(ruling: Ruling, gain_model: GainModel) -> Classification:
-    """The rules' difficulty, shifted by what the model learned of texts of this form, within the ruling's bounds."""
-    learned = gain_model.shift(ruling.form, ruling.words)
+    """Return the rules' difficulty, shifted by what the model learned of this form, within the ruling's bounds."""
+    learned = gain_model.shift(ruling.features, ruling.words)
     score = min(max(ruling.difficulty + learned.points, ruling.low), ruling.high)
     reasons = ruling.reasons
-    if learned.reasons and abs(score - ruling.difficulty) >= TOLD_SHIFT:
+    if learned.reasons and abs(score - ruling.difficulty) >= REPORTED_SHIFT:
         reasons += (f"form of the text: {', '.join(learned.reasons)}",)
     return Classification(ruling.category, math.floor(score + 0.5), score, reasons)
 
 
 def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Ruling:
-    """What the rules say of a prompt; arguments as of `classify_prompt`."""
-    scan = _Scan.of(_window(text))
-    safety = _safety_reasons(scan) or _safety_reasons(_Scan.of(earlier[-EARLIER_CHARS:]), "earlier in the conversation")
+    """Return what the rules say about a prompt; arguments as of `classify_prompt`."""
+    rules = load_rules()
+    scan = Scan.of(beginning_and_end(text, SCAN_CHARS), rules)
+    safety = _safety_reasons(scan) or _safety_reasons(
+        Scan.of(earlier[-EARLIER_CHARS:], rules), "earlier in the conversation"
+    )
     task = scan.ends()
     directives = task.directives()
     shape = scan.without(directives)
@@ -97,176 +139,56 @@ def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Rulin
     arithmetic = _is_arithmetic(shape)
 
     category, why = _category(task, shape, tokens, arithmetic)
-    form = _form(shape, category)
-    found = _found(task, signals.OPTION_SIGNALS if form.options else signals.DIFFICULTY_SIGNALS)
+    found_features = features(shape.latin, shape.words, category, rules.function_words)
+    found = _found(task, rules.difficulty_with_options if found_features.options else rules.difficulty)
     harder = tuple(reason for _, reason in found)
     if category == "general_reasoning" and not harder and _is_simple(shape, tokens):
         category, why = "simple_question", ("short question or greeting",)
 
-    difficulty = signals.BASE_DIFFICULTY[category] + sum(points for points, _ in found)
-    if category == "simple_question" and len(shape.words) > signals.EASIEST_MAX_WORDS:
+    difficulty = rules.base_difficulty[category] + sum(points for points, _ in found)
+    if category == "simple_question" and len(shape.words) > EASIEST_MAX_WORDS:
         difficulty += 1
     if category == "math" and arithmetic:
-        difficulty += signals.ARITHMETIC_ALONE_POINTS
+        difficulty += ARITHMETIC_DIFFICULTY
     long_points, long_reasons = _length_points(tokens, conversation_tokens)
     difficulty += long_points
     if safety:
         category, why = "safety_critical", safety
-    least, most = signals.DIFFICULTY_RANGE[category]
-    if estimate_tokens(text) >= signals.LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
-        least, most = signals.LONG_CONTEXT_DIFFICULTY, max(most, signals.LONG_CONTEXT_DIFFICULTY)
+    least, most = rules.difficulty_range[category]
+    if estimate_tokens(text) >= LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
+        least, most = LONG_CONTEXT_DIFFICULTY, max(most, LONG_CONTEXT_DIFFICULTY)
     difficulty = min(max(difficulty, least), most)
-    kept = category in signals.NEVER_EASIER or any(points >= signals.HARD_POINTS for points, _ in found)
+    kept = category in NEVER_EASIER or any(points >= HARD_POINTS for points, _ in found)
     low = difficulty if kept else least
-    high = min(most, max(difficulty, signals.FORM_HIGHEST))
-    if category in signals.FORM_SAYS_NOTHING:
+    high = min(most, max(difficulty, LEARNED_HIGHEST))
+    if category in RULES_ALONE:
         low = high = difficulty
-    return Ruling(category, difficulty, low, high, why + harder + long_reasons, form, len(shape.words))
+    return Ruling(category, difficulty, low, high, why + harder + long_reasons, found_features, len(shape.words))
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimated tokens of a text, from its UTF-8 length; see `BYTES_PER_TOKEN` for the error."""
+    """Return the estimated tokens of a text, from its UTF-8 length; see `BYTES_PER_TOKEN` for the error."""
     return len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN
 
 
-def _window(text: str) -> str:
-    if len(text) <= SCAN_CHARS:
-        return text
-    half = SCAN_CHARS // 2
-    return f"{text[:half]}\n{text[-half:]}"
-
-
-_DIGITS_ONLY = bytes(code if chr(code) in "0123456789" else 32 for code in range(256))
-_ASCII = bytes(range(128))
-_CLAUSE_ENDS = "!?;,:\n。！？、，"  # noqa: RUF001 (full-width punctuation is meant)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    """A text, folded and split once."""
-
-    text: str
-    latin: bytes
-    """The text in Latin-1, a `?` for each character outside it."""
-    words: list[str]
-    known: frozenset[str]
-    """Those of the words that some table holds."""
-    pairs: frozenset[Pair]
-    """Those of the neighbouring words that some phrase holds."""
-    wide: bytes
-    """What is not ASCII, in lower case and UTF-8, where the text has characters outside Latin-1; else empty."""
-    leads: frozenset[bytes]
-    """First bytes of terms that are in `wide`: one tells the script, so that a text is searched for its own only."""
-
-    @classmethod
-    def of(cls, text: str) -> _Scan:
-        latin = latin_bytes(text)
-        words = folded_words(latin)
-        has_wide = latin.count(b"?") > text.count("?")
-        wide = _wide_part(text) if has_wide else b""
-        return cls(
-            text=text,
-            latin=latin,
-            words=words,
-            known=signals.KNOWN_WORDS.intersection(words),
-            pairs=signals.KNOWN_PAIRS.intersection(pairwise(words)),
-            wide=wide,
-            leads=frozenset(lead for lead in signals.WIDE_LEADS if lead in wide) if wide else frozenset(),
-        )
-
-    def hits(self, terms: Terms) -> tuple[str, ...]:
-        """The terms found: words in order of the alphabet, then phrases, then terms of other scripts."""
-        words = [] if terms.words.isdisjoint(self.known) else sorted(terms.words & self.known)
-        if not terms.pairs.isdisjoint(self.pairs):
-            words += [phrase.text for phrase in terms.phrases if phrase.pairs <= self.pairs]
-        if self.leads:
-            words += [term.decode() for term in terms.wide if term[:1] in self.leads and term in self.wide]
-        return tuple(words)
-
-    def numbers(self) -> int:
-        """How many numbers the text holds, in digits or in words."""
-        return len(self.latin.translate(_DIGITS_ONLY).split()) + len(signals.NUMBER_WORDS & self.known)
-
-    def has_mark(self, marks: Iterable[str]) -> bool:
-        """Whether the text, as typed, holds one of the marks."""
-        return any(mark in self.text for mark in marks)
-
-    def ends(self) -> _Scan:
-        """The beginning and end of a long text, where its task stands; a short text itself."""
-        if len(self.text) <= signals.TASK_CHARS:
-            return self
-        half = signals.TASK_CHARS // 2
-        return _Scan.of(f"{self.text[:half]}\n{self.text[-half:]}")
-
-    def directives(self) -> list[str]:
-        """The short clauses that speak to the router, of those at the text's beginning and end."""
-        if not self.hits(signals.DIRECTIVE_TERMS):
-            return []
-        clauses = _clauses(self.text)
-        edge = signals.DIRECTIVE_CLAUSES
-        ends = clauses if len(clauses) <= 2 * edge else clauses[:edge] + clauses[-edge:]
-        return [clause for clause in ends if _is_directive(clause)]
-
-    def without(self, clauses: list[str]) -> _Scan:
-        """The text without these clauses; a long one is left as it is, for its form counts only when short."""
-        if not clauses or len(self.text) > signals.TASK_CHARS:
-            return self
-        text = self.text
-        for clause in clauses:
-            text = text.replace(clause, " ")
-        return _Scan.of(text)
-
-
-def _wide_part(text: str) -> bytes:
-    """The non-ASCII part of a text. Where it is longer than a long context, only its beginning and end: searching
-    it is the costliest part of a scan, and so long a prompt is not under-served whatever its middle holds.
-    """
-    wide = text.lower().encode("utf-8", "surrogatepass").translate(None, _ASCII)
-    half = signals.LONG_CONTEXT_TOKENS * BYTES_PER_TOKEN // 2
-    return wide if len(wide) <= 2 * half else wide[:half] + wide[-half:]
-
-
-def _clauses(text: str) -> list[str]:
-    """The text cut after every mark that ends a clause; the marks stay, but for the full stop."""
-    for end in _CLAUSE_ENDS:
-        text = text.replace(end, f"{end}.")
-    return text.split(".")
-
-
-def _is_directive(clause: str) -> bool:
-    """Whether a clause is short and speaks to the router."""
-    if len(clause) > signals.DIRECTIVE_MAX_CHARS:
-        return False
-    terms = signals.DIRECTIVE_TERMS
-    words = folded_words(latin_bytes(clause))
-    pairs = terms.pairs.intersection(pairwise(words))
-    return not terms.words.isdisjoint(words) or (bool(pairs) and any(phrase.pairs <= pairs for phrase in terms.phrases))
-
-
-def _in_words(reason: str, hits: tuple[str, ...]) -> str:
-    """A reason with at most three of the terms that hit."""
+def _with_hits(reason: str, hits: tuple[str, ...]) -> str:
+    """Return a reason with at most three of the terms that were found."""
     return f"{reason} ({', '.join(hits[:3])})"
 
 
-def _form(shape: _Scan, category: Category) -> Surface:
-    """The outward form of a prompt, without the words that speak to the router."""
-    options = count_options(shape.latin)
-    return surface(shape.latin, shape.words, options, answer_form(category, options))
-
-
-def _safety_reasons(scan: _Scan, where: str | None = None) -> tuple[str, ...]:
+def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[str, ...]:
     reasons = []
-    for rule in signals.SAFETY_RULES:
+    for rule in scan.rules.safety:
         hits = scan.hits(rule.subject)
         if hits and (rule.stake is None or scan.hits(rule.stake)):
-            reasons.append(_in_words(rule.reason if where is None else f"{rule.reason}, {where}", hits))
+            reasons.append(_with_hits(rule.reason if where is None else f"{rule.reason}, {where}", hits))
     return tuple(reasons)
 
 
-def _category(task: _Scan, shape: _Scan, tokens: int, arithmetic: bool) -> tuple[Category, tuple[str, ...]]:
-    """The category with most points, or general reasoning when none has enough; and what gave it its points."""
-    best: tuple[int, Category, tuple[str, ...]] = (signals.CATEGORY_THRESHOLD - 1, "general_reasoning", ())
-    for category, group in signals.CATEGORY_SIGNALS.items():
+def _category(task: Scan, shape: Scan, tokens: int, arithmetic: bool) -> tuple[Category, tuple[str, ...]]:
+    """Return the category with most points and its reasons, or general reasoning when none has enough points."""
+    best: tuple[int, Category, tuple[str, ...]] = (CATEGORY_THRESHOLD - 1, "general_reasoning", ())
+    for category, group in task.rules.categories.items():
         found = _marks(category, task, shape, tokens, arithmetic) + _found(task, group)
         points = sum(point for point, _ in found)
         if points > best[0]:
@@ -274,58 +196,53 @@ def _category(task: _Scan, shape: _Scan, tokens: int, arithmetic: bool) -> tuple
     return best[1], best[2]
 
 
-def _marks(category: Category, task: _Scan, shape: _Scan, tokens: int, arithmetic: bool) -> list[tuple[int, str]]:
-    """What the form of the text, beyond its words, says for a category: (points, reason)."""
+def _marks(category: Category, task: Scan, shape: Scan, tokens: int, arithmetic: bool) -> list[tuple[int, str]]:
+    """Return what the form of the text, beyond its words, says for a category: (points, reason)."""
     found: list[tuple[int, str]] = []
-    if category == "code" and task.has_mark(signals.CODE_MARKS):
-        found.append((signals.CODE_MARK_POINTS, "holds source code"))
+    if category == "code" and task.has_mark(task.rules.code_marks):
+        found.append((CODE_MARK_POINTS, "contains source code"))
     if category == "math" and arithmetic:
-        found.append((signals.ARITHMETIC_POINTS, "a sum in digits"))
+        found.append((ARITHMETIC_POINTS, "a sum in digits"))
     elif category == "math" and _is_word_problem(task, shape, tokens):
-        found.append((signals.WORD_PROBLEM_POINTS, "word problem with numbers"))
+        found.append((WORD_PROBLEM_POINTS, "word problem with numbers"))
     return found
 
 
-def _found(scan: _Scan, group: Iterable[Signal]) -> list[tuple[int, str]]:
-    return [(signal.points, _in_words(signal.reason, hits)) for signal in group if (hits := scan.hits(signal.terms))]
+def _found(scan: Scan, group: Iterable[Signal]) -> list[tuple[int, str]]:
+    return [(signal.points, _with_hits(signal.reason, hits)) for signal in group if (hits := scan.hits(signal))]
 
 
-def _is_word_problem(task: _Scan, shape: _Scan, tokens: int) -> bool:
+def _is_word_problem(task: Scan, shape: Scan, tokens: int) -> bool:
     numbers = shape.numbers()
-    if tokens > signals.WORD_PROBLEM_MAX_TOKENS or numbers < 2:
+    if tokens > WORD_PROBLEM_MAX_TOKENS or numbers < 2:
         return False
-    if task.hits(signals.WORD_PROBLEM_TERMS):
+    if task.hits(task.rules.quantity_questions):
         return True
-    asks = shape.has_mark(signals.QUESTION_MARKS)
-    return asks and numbers >= signals.QUANTITY_NUMBERS and bool(task.hits(signals.QUANTITY_TERMS))
+    return numbers >= UNIT_NUMBERS and shape.has_mark(QUESTION_MARKS) and bool(task.hits(task.rules.units))
 
 
-def _is_arithmetic(shape: _Scan) -> bool:
-    return (
-        len(shape.words) <= signals.ARITHMETIC_MAX_WORDS
-        and shape.numbers() >= 2
-        and shape.has_mark(signals.ARITHMETIC_MARKS)
-    )
+def _is_arithmetic(shape: Scan) -> bool:
+    return len(shape.words) <= ARITHMETIC_MAX_WORDS and shape.numbers() >= 2 and shape.has_mark(ARITHMETIC_MARKS)
 
 
-def _is_simple(shape: _Scan, tokens: int) -> bool:
-    """A short question for a fact, or a greeting; nothing at all counts as a greeting."""
-    if len(shape.words) > signals.SIMPLE_MAX_WORDS or tokens > signals.SIMPLE_MAX_TOKENS:
+def _is_simple(shape: Scan, tokens: int) -> bool:
+    """Return whether a text is a short question for a fact or a greeting; an empty text counts as a greeting."""
+    if len(shape.words) > SIMPLE_MAX_WORDS or tokens > SIMPLE_MAX_TOKENS:
         return False
-    opening = shape.words[: signals.QUESTION_WORD_WITHIN]
+    greetings, opening = shape.rules.greetings, shape.words[:QUESTION_WORD_WITHIN]
     return (
-        not (shape.words or shape.wide)
-        or not signals.QUESTION_WORDS.isdisjoint(opening)
-        or not signals.GREETINGS.isdisjoint(opening[:1])
-        or shape.has_mark(signals.QUESTION_MARKS)
-        or any(greeting.encode() in shape.wide for greeting in signals.WIDE_GREETINGS)
+        not (shape.words or shape.non_ascii)
+        or not shape.rules.question_words.isdisjoint(opening)
+        or not greetings.words.isdisjoint(opening[:1])
+        or shape.has_mark(QUESTION_MARKS)
+        or any(greeting in shape.non_ascii for greeting in greetings.other_scripts)
     )
 
 
 def _length_points(tokens: int, conversation_tokens: int) -> tuple[int, tuple[str, ...]]:
-    points = _banded(signals.LENGTH_POINTS, tokens)
+    points = _banded(LENGTH_POINTS, tokens)
     reasons = [f"long prompt (about {tokens} tokens)"] if points else []
-    if more := _banded(signals.CONVERSATION_POINTS, conversation_tokens):
+    if more := _banded(CONVERSATION_POINTS, conversation_tokens):
         reasons.append(f"long conversation (about {conversation_tokens} tokens)")
     return points + more, tuple(reasons)
 

@@ -1,41 +1,45 @@
-"""A small learned model: how much a strong model is likely to gain over a weak one, from the form of a prompt.
+"""The learned part: how much a strong model is expected to gain over a weak one, by the form of a prompt.
 
-Additive: each feature of `router.difficulty.surface` adds what its curve says, straight lines between a few knots; the
-form of answer adds a number of its own. So the model's reasons are its parts, and the strongest of them can be told. It
-is trained by `python -m bench.train_router`, which writes `router/difficulty/gain_curves.py`.
+The model is additive. Each feature (`features.py`) adds what its curve says, with straight lines between a few knots,
+and the form of the answer adds a number. So its parts are its reasons. `python -m bench.train_router` trains it and
+writes `gain_model.yaml`.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
-from router.difficulty.answer_form import AnswerForm
-from router.difficulty.surface import Surface
+import yaml
+from pydantic import Field, model_validator
+
+from router.difficulty.features import AnswerForm, Features
+from router.registry import Frozen
 
 POINTS_PER_GAIN = 40.0
-"""Points of difficulty per unit of expected gain, before they are bounded: a prompt is one point harder where the
-strong model is expected to answer two or three more of 100 such prompts. Our own choice, as are the numbers below."""
+"""Points of difficulty per unit of expected gain, before they are bounded: a prompt is one point harder if the strong
+model is expected to answer two or three more of 100 such prompts. Our own choice, like the numbers below."""
 MOST_ADDED = 4.0
-"""The model adds less than so many points of difficulty; it nears them as tanh does, which keeps the order."""
+"""The model adds less than so many points of difficulty; it approaches them like tanh, which keeps the order."""
 MOST_TAKEN = 2.0
-"""The same for what it takes away: an answer from too small a model costs more than one from too large a one."""
+"""The same for what it takes away: an answer from too small a model costs more than one from too large a model."""
 PLAIN_GAIN = -0.03
-"""Expected gain (over that of all prompts) at which nothing is added: about that of plain prose, which the rules were
-made for. With it the mean difficulty of the prompts that the model was trained on stays what the rules alone say."""
+"""Expected gain (over that of all prompts) at which nothing is added: about that of plain prose, for which the rules
+were made. It keeps the mean difficulty of the training prompts at what the rules alone give."""
 FADE_WORDS = (8, 30)
-"""Up to so many words a text has no form to speak of and the model says nothing; from so many on it says all."""
-REASONS = 3
-"""How many reasons are told, at most."""
+"""A text of so few words has no form, so the model says nothing; from so many on it counts in full."""
+MOST_REASONS = 3
 LEAST_REASON = 0.25
 """A part of fewer points is no reason."""
 
-FEATURES: tuple[str, ...] = tuple(name for name in Surface._fields if name != "answer")
-"""The features that have a curve, as `Surface` orders them."""
+GAIN_MODEL_FILE = Path(__file__).with_name("gain_model.yaml")
+FEATURES: tuple[str, ...] = tuple(name for name in Features._fields if name != "answer")
+"""The features that have a curve, in the order of `Features`."""
 
-_NAMES: dict[str, str] = {
+_FEATURE_TEXTS: dict[str, str] = {
     "word_length": "{:.1f} letters a word",
     "short_words": "{:.0%} short words",
     "function_words": "{:.0%} function words",
@@ -47,8 +51,8 @@ _NAMES: dict[str, str] = {
     "options": "{:.0f} options",
 }
 _LOGARITHMS = frozenset(("numbers", "operators", "lines"))
-"""Features that are log2(1 + count), told as the count."""
-_ANSWER_NAMES: dict[AnswerForm, str] = {
+"""Features that are log2(1 + count), shown as the count."""
+_ANSWER_TEXTS: dict[AnswerForm, str] = {
     "either_or": "asks for one of a few options",
     "choice": "asks for one of many options",
     "code": "asks for code",
@@ -56,17 +60,20 @@ _ANSWER_NAMES: dict[AnswerForm, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Frozen):
     """What a feature adds to the expected gain: straight between the knots, flat beyond them."""
 
-    knots: tuple[float, ...]
-    """Values of the feature, rising; at least one."""
-    gains: tuple[float, ...]
-    """What it adds at the knots."""
+    knots: tuple[float, ...] = Field(min_length=1, description="Values of the feature, rising.")
+    gains: tuple[float, ...] = Field(description="What it adds at each knot.")
+
+    @model_validator(mode="after")
+    def _fit(self) -> Curve:
+        if len(self.knots) != len(self.gains) or list(self.knots) != sorted(set(self.knots)):
+            raise ValueError("knots must rise, and each must have one gain")
+        return self
 
     def at(self, value: float) -> float:
-        """What a value of the feature adds."""
+        """Return what a value of the feature adds."""
         right = bisect_right(self.knots, value)
         if right == 0:
             return self.gains[0]
@@ -83,28 +90,33 @@ class LearnedShift(NamedTuple):
     points: float
     """Points of difficulty to add, from -MOST_TAKEN to MOST_ADDED."""
     reasons: tuple[str, ...]
-    """Its strongest parts that point the same way, strongest first; numbers of the text's form, none of its words."""
+    """Its strongest parts in the same direction, strongest first; they have numbers, no words of the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class GainModel:
-    """The curves, in the order of FEATURES, and what each form of answer adds."""
+class GainModel(Frozen):
+    """The curves and what each form of answer adds."""
 
-    curves: tuple[Curve, ...]
-    answers: tuple[tuple[AnswerForm, float], ...]
+    curves: dict[str, Curve] = Field(description="By feature, in the order of `Features`.")
+    answers: dict[AnswerForm, float] = Field(description="By form of answer.")
 
-    def parts(self, text: Surface) -> list[float]:
-        """What each feature adds to the expected gain over the mean, in the order of `Surface`; the answer last."""
-        parts = [curve.at(value) for curve, value in zip(self.curves, text[:-1], strict=True)]
-        parts.append(next((gain for form, gain in self.answers if form == text.answer), 0.0))
+    @model_validator(mode="after")
+    def _complete(self) -> GainModel:
+        if tuple(self.curves) != FEATURES:
+            raise ValueError(f"curves must be {list(FEATURES)} in this order, got {list(self.curves)}")
+        return self
+
+    def parts(self, text: Features) -> list[float]:
+        """Return what each feature adds to the expected gain, in the order of `Features`."""
+        parts = [curve.at(value) for curve, value in zip(self.curves.values(), text[:-1], strict=True)]
+        parts.append(self.answers.get(text.answer, 0.0))
         return parts
 
-    def gain(self, text: Surface) -> float:
-        """Expected gain of the strong model over the weak one, less the mean of all prompts."""
+    def gain(self, text: Features) -> float:
+        """Return the expected gain of the strong model over the weak one, less the mean of all prompts."""
         return sum(self.parts(text))
 
-    def shift(self, text: Surface, words: int) -> LearnedShift:
-        """Points of difficulty for a text of so many words, and why."""
+    def shift(self, text: Features, words: int) -> LearnedShift:
+        """Return the points of difficulty for a text of so many words, and why."""
         low, high = FADE_WORDS
         share = min(1.0, max(0.0, (words - low) / (high - low)))
         if share == 0.0:
@@ -118,16 +130,22 @@ class GainModel:
         return LearnedShift(points, _reasons(text, [part * points / gain for part in parts], points))
 
 
-def _reasons(text: Surface, points: list[float], total: float) -> tuple[str, ...]:
-    """The strongest parts that point where the total points; each told with its share of the total's points."""
-    told = [(abs(part), field) for field, part in enumerate(points) if part * total > 0]
-    strongest = sorted((pair for pair in told if pair[0] >= LEAST_REASON), key=lambda pair: (-pair[0], pair[1]))
-    return tuple(f"{_told(text, field)} ({points[field]:+.1f})" for _, field in strongest[:REASONS])
+@lru_cache(maxsize=1)
+def load_gain_model() -> GainModel:
+    """Return the trained model; the first call of a process reads it from the file."""
+    return GainModel.model_validate(yaml.safe_load(GAIN_MODEL_FILE.read_text(encoding="utf-8")))
 
 
-def _told(text: Surface, field: int) -> str:
-    name = Surface._fields[field]
+def _reasons(text: Features, points: list[float], total: float) -> tuple[str, ...]:
+    """Return the strongest parts in the direction of the total, each with its share of the total's points."""
+    same_way = [(abs(part), field) for field, part in enumerate(points) if part * total > 0]
+    strongest = sorted((pair for pair in same_way if pair[0] >= LEAST_REASON), key=lambda pair: (-pair[0], pair[1]))
+    return tuple(f"{_in_words(text, field)} ({points[field]:+.1f})" for _, field in strongest[:MOST_REASONS])
+
+
+def _in_words(text: Features, field: int) -> str:
+    name = Features._fields[field]
     if name == "answer":
-        return _ANSWER_NAMES[text.answer]
+        return _ANSWER_TEXTS[text.answer]
     value = text[:-1][field]
-    return _NAMES[name].format(2**value - 1 if name in _LOGARITHMS else value)
+    return _FEATURE_TEXTS[name].format(2**value - 1 if name in _LOGARITHMS else value)

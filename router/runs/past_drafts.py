@@ -13,9 +13,9 @@ reach tau (Markov's inequality): the others would be stopped by it.
 from __future__ import annotations
 
 from router.registry import Speculation
-from router.request import SpecWish
 from router.runs.summary import RunSummary
 from router.runs.wilson import highest_likely_rate
+from router.spec_params import SpecParams
 
 NEAR_ZERO = 0.02
 """Acceptance rate (0-1) under which drafts are waste whatever tau is: a draft of k_max tokens costs some percent of a
@@ -27,19 +27,20 @@ RUN_TOKENS = 8.0
 """Draft tokens that stand and fall together: each run of them counts as one trial (as the drift alarm counts)."""
 
 
-def drafts_are_waste(speculation: Speculation, wish: SpecWish, past: RunSummary) -> bool:
-    """Whether past drafts surely were accepted so rarely that none should be made.
+def drafts_are_waste(speculation: Speculation | None, requested: SpecParams, past: RunSummary) -> bool:
+    """Return whether past drafts were surely accepted so rarely that none should be made.
 
     Never where the user said anything of speculation, where the step's depth is fixed, or where it has a `floor`: its
     engine then judges its drafts itself, and needs them for that.
 
     Args:
-        speculation: of the step that will serve.
-        wish: the request's.
+        speculation: of the chain entry that will serve; None: it makes no drafts.
+        requested: what the client set.
         past: recent runs of the tier and category.
     """
-    decided = wish.model_fields_set or speculation.k != "auto" or speculation.floor is not None
-    if decided or past.draft_tokens <= 0:
+    if speculation is None or past.draft_tokens <= 0:
+        return False
+    if requested.model_fields_set or speculation.k != "auto" or speculation.floor is not None:
         return False
     rate = min(1.0, past.accepted_tokens / past.draft_tokens)
     bound = max(NEAR_ZERO, SHARE_OF_TAU * speculation.tau)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.registry import Frozen, TierName
 from router.runs.fading import NO_VALUES, Fading, HalfLife, kept_after
 from router.runs.summary import FINISH_REASONS, Recent, RunReport, RunSummary, TierRuns

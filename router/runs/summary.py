@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
-from router.difficulty.signals import Category
+from router.difficulty.categories import Category
 from router.registry import TierName
 
-CATEGORIES: tuple[Category, ...] = get_args(Category)
-"""A run's category is the category of its prompt."""
 FinishReason = Literal["stop", "length", "other"]
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 

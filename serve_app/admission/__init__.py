@@ -1,1 +1,1 @@
-"""What is let in: headers, open requests, slots of a tier, and the drain."""
+"""Admission: which requests are let in. Headers, open requests of a replica, slots of a tier, the drain."""

@@ -1,8 +1,8 @@
-"""Admission: how many sequences each ingress replica may have open at a tier. Decided before anything is sent.
+"""The slots of each tier: how many sequences this ingress replica may have open there.
 
-Serve's own bound (`max_queued_requests` of a deployment) is checked when a request comes, and what a replica then sends
-back is queued again without it: of 250 streams at once it let 131 in where 96 may. So it is not set, and the count is
-kept here, where nothing happens between looking and taking.
+The count is kept here because nothing happens between the check and the take. Serve checks its own bound
+(`max_queued_requests` of a deployment) only when a request arrives, and not again when a full replica sends it back: of
+250 streams at once it let in 131 where 96 may. So that bound is not set.
 """
 
 from __future__ import annotations
@@ -15,44 +15,42 @@ from serve_app.api.errors import ApiError, overloaded
 from serve_app.pool.view import PoolView
 
 
-class Admission:
-    """What this ingress replica has open at each tier.
+class TierSlots:
+    """The sequences that this ingress replica has open at each tier.
 
-    A tier has room for `max_ongoing_requests` at each running replica and `max_queued_requests` beyond; a tier of which
-    nothing is open takes any request, which is what wakes it.
+    A tier has `max_ongoing_requests` slots at each running replica and `max_queued_requests` more. A tier with nothing
+    open accepts any request: that request wakes it.
 
     Args:
         tiers: the registry.
         pool: knows how many replicas run.
-        retry_after_s: `Retry-After` of refusals, s.
     """
 
-    def __init__(self, tiers: Mapping[TierName, Tier], pool: PoolView, retry_after_s: int) -> None:
+    def __init__(self, tiers: Mapping[TierName, Tier], pool: PoolView) -> None:
         self._tiers = tiers
         self._pool = pool
-        self._retry_after_s = retry_after_s
         self._open: Counter[TierName] = Counter()
 
     def take(self, tier: TierName, sequences: int) -> Callable[[], None]:
-        """Take room for a request of so many sequences.
+        """Take slots for a request of so many sequences.
 
         Returns:
-            what gives the room back, to be called once.
+            A function that frees them, to be called once.
 
         Raises:
             ApiError: 503, the tier is full.
         """
         settings, running = self._tiers[tier], self._pool.observation.tier(tier).running
-        room = running * settings.max_ongoing_requests + settings.max_queued_requests
-        if self._open[tier] and self._open[tier] + sequences > room:
+        slots = running * settings.max_ongoing_requests + settings.max_queued_requests
+        if self._open[tier] and self._open[tier] + sequences > slots:
             raise self.full(tier)
         self._open[tier] += sequences
 
-        def give_back() -> None:
+        def free() -> None:
             self._open[tier] -= sequences
 
-        return give_back
+        return free
 
     def full(self, tier: TierName) -> ApiError:
-        """The error of a tier that has no room."""
-        return overloaded(f"tier {tier} has too many requests waiting", self._retry_after_s)
+        """Return the error of a tier without a free slot."""
+        return overloaded(f"tier {tier} has too many requests waiting")

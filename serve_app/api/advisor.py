@@ -1,82 +1,78 @@
-"""The router agent of one ingress replica: its client, how many use it at a time, and what each request gets of it."""
+"""The router agent of one ingress replica: its client, how many requests use it at a time, and what each gets."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from router.agent.bounds import Case
-from router.agent.choice import Chosen
 from router.agent.metering import Meter
-from router.agent.pausing import Pausing
-from router.agent.planner import Chooser, advise, unadvised
-from router.agent.report import AgentReport, Fallback
+from router.agent.planner import Chooser, advise, not_advised
+from router.agent.result import API_FAILURES, AgentChoice, AgentFallback, AgentResult
 from router.agent.settings import ActiveMode, AgentSettings, active_mode
-from router.plan import Plan
+from router.plan import Plan, TraceStep
 from serve_app.api.explanation import Explanation
 from serve_app.config import AppConfig
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-    from router.agent.agent import MessagesAgent
+    from router.agent.messages import MessagesAgent
 
 logger = logging.getLogger("ray.serve")
 
-KEY_VARIABLE = "ANTHROPIC_API_KEY"
+KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
+PAUSE_AFTER: Final = 3
+"""Failures of the API in a row after which it is not called for `pause_s`; the first failure after a pause begins the
+next. One failure may be chance, and each further request would wait for the same failure."""
 AnswerT = TypeVar("AnswerT")
-
-
-@dataclass(frozen=True, slots=True)
-class AgentPart:
-    """What the agent has to do with one request."""
-
-    plan: Plan
-    """The plan to follow: the deterministic one, or the agent's within bounds."""
-    text: str | None = None
-    """Why, in the agent's words, where it made the plan."""
-    report: AgentReport | None = None
-    """For `metrics`; None: the explanation will have it."""
-    explanation: Explanation | None = None
-    """Where the explanation is still to come."""
 
 
 class Gate:
     """Lets a bounded number of requests use the agent at a time, and none while its API keeps failing."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        self._most = settings.max_concurrent
-        self._pausing = Pausing(settings.pause_after, settings.pause_s)
+        self._max_concurrent = settings.max_concurrent
+        self._pause_s = settings.pause_s
         self._inside = 0
+        self._failures = 0
+        self._paused_until_s = 0.0
 
-    def closed(self) -> Fallback | None:
-        """Why nobody may use it now; None: it is open."""
-        left_s = self._pausing.left_s(asyncio.get_running_loop().time())
+    def check(self) -> None:
+        """Raise AgentFallback if no request may use the agent now."""
+        left_s = self._paused_until_s - asyncio.get_running_loop().time()
         if left_s > 0:
-            return Fallback("paused", f"the API kept failing, it is asked again in {left_s:.0f} s")
-        if self._inside >= self._most:
-            return Fallback("busy", f"{self._most} requests use the agent already")
-        return None
+            raise AgentFallback("paused", f"the API kept failing; the next call is in {left_s:.0f} s")
+        if self._inside >= self._max_concurrent:
+            raise AgentFallback("busy", f"{self._max_concurrent} requests use the agent already")
 
-    async def through(
-        self, ask: Callable[[], Awaitable[AnswerT]], ending: Callable[[AnswerT], Fallback | None]
-    ) -> AnswerT | Fallback:
-        """The answer of `ask`, or why it was not asked or failed; `ending` tells how an answer ended."""
-        if (why := self.closed()) is not None:
-            return why
+    async def run(self, ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        """Return the answer of `ask`.
+
+        Raises:
+            AgentFallback: it may not be called now, or it failed.
+        """
+        self.check()
         self._inside += 1
         try:
             answer = await ask()
-        except Exception:
+        except AgentFallback as fallback:
+            self._count(failed=fallback.code in API_FAILURES)
+            raise
+        except Exception as error:
             logger.exception("the router agent failed")
-            return Fallback("internal_error", "the agent failed")
+            raise AgentFallback("internal_error", "the agent failed") from error
         finally:
             self._inside -= 1
-        self._pausing.note(ending(answer), asyncio.get_running_loop().time())
+        self._count(failed=False)
         return answer
+
+    def _count(self, *, failed: bool) -> None:
+        self._failures = self._failures + 1 if failed else 0
+        if self._failures >= PAUSE_AFTER:
+            self._paused_until_s = asyncio.get_running_loop().time() + self._pause_s
 
 
 class Advisor:
@@ -85,7 +81,7 @@ class Advisor:
     Args:
         mode: what it does.
         settings: its bounds.
-        unavailable: why it can do nothing, for good; None: it can.
+        unavailable: why it can never do anything; None: it can.
         explainer: explains plans (`single_shot`).
         chooser: makes plans (the other modes).
         client: closed with the advisor.
@@ -96,7 +92,7 @@ class Advisor:
         mode: ActiveMode,
         settings: AgentSettings,
         *,
-        unavailable: Fallback | None = None,
+        unavailable: AgentFallback | None = None,
         explainer: MessagesAgent | None = None,
         chooser: Chooser | None = None,
         client: AsyncAnthropic | None = None,
@@ -109,18 +105,23 @@ class Advisor:
         self._client = client
         self._gate = Gate(settings)
 
-    async def part(self, case: Case) -> AgentPart:
-        """The agent's part in a request: at once where it explains, after its work where it plans."""
+    async def advise(self, case: Case) -> tuple[Plan, AgentResult | Explanation | None]:
+        """Return the plan to follow, and the agent's result or the explanation that is still to come.
+
+        It returns at once if the agent explains, and after the agent's work if the agent plans.
+        """
         if self._mode == "single_shot" and not case.request.reasoning:
-            return AgentPart(case.plan)
-        if (why := self._unavailable or self._gate.closed()) is not None:
-            advice = unadvised(case, self._settings, self._mode, why)
-        elif self._explainer is not None:
-            return AgentPart(case.plan, explanation=self._explanation(self._explainer, case))
-        else:
-            assert self._chooser is not None
-            advice = await advise(_Guarded(self._gate, self._chooser), case, self._settings, self._mode)
-        return AgentPart(advice.plan, advice.text, advice.report)
+            return case.plan, None
+        if self._unavailable is not None:
+            return not_advised(case, self._settings, self._mode, self._unavailable)
+        try:
+            self._gate.check()
+        except AgentFallback as fallback:
+            return not_advised(case, self._settings, self._mode, fallback)
+        if self._explainer is not None:
+            return case.plan, self._explanation(self._explainer, case)
+        assert self._chooser is not None
+        return await advise(_GatedChooser(self._gate, self._chooser), case, self._settings, self._mode)
 
     async def aclose(self) -> None:
         """Close the connections to the API."""
@@ -128,53 +129,46 @@ class Advisor:
             await self._client.close()
 
     def _explanation(self, explainer: MessagesAgent, case: Case) -> Explanation:
-        async def tell(meter: Meter) -> str | Fallback:
-            return await self._gate.through(
-                lambda: explainer.explain(case, meter), lambda told: told if isinstance(told, Fallback) else None
-            )
+        async def explain(meter: Meter) -> str:
+            return await self._gate.run(lambda: explainer.explain(case, meter))
 
-        return Explanation(tell, self._settings)
+        return Explanation(explain, self._settings)
 
 
-class _Guarded:
+class _GatedChooser:
     """A chooser behind the gate."""
 
     def __init__(self, gate: Gate, chooser: Chooser) -> None:
         self._gate = gate
         self._chooser = chooser
 
-    async def choose(self, case: Case, meter: Meter) -> Chosen:
-        def ending(chosen: Chosen) -> Fallback | None:
-            return chosen.ending if isinstance(chosen.ending, Fallback) else None
-
-        chosen = await self._gate.through(lambda: self._chooser.choose(case, meter), ending)
-        return Chosen(chosen) if isinstance(chosen, Fallback) else chosen
+    async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        return await self._gate.run(lambda: self._chooser.choose(case, meter, steps))
 
 
 def make_advisor(config: AppConfig, env: Mapping[str, str]) -> Advisor | None:
-    """The advisor that the config asks for; None: the agent is off.
+    """Return the advisor that the config asks for; None: the agent is off.
 
     Args:
         config: the agent's settings, and the registry.
-        env: read is ANTHROPIC_API_KEY, here and nowhere else.
+        env: ANTHROPIC_API_KEY is read from it, here and nowhere else.
     """
     settings, key = config.agent, env.get(KEY_VARIABLE)
     mode = active_mode(settings, has_key=bool(key), mock=config.inference_mode == "mock")
     if mode is None:
         return None
     if not key:
-        why = Fallback("no_key", f"{KEY_VARIABLE} is not set in the environment of the ingress")
+        why = AgentFallback("no_key", f"{KEY_VARIABLE} is not set in the environment of the ingress")
         return Advisor(mode, settings, unavailable=why)
     if mode == "agent_sdk":
         return _sdk_advisor(settings, config, key)
     # Only an ingress with an agent pays for the SDK's import.
     from anthropic import AsyncAnthropic
 
-    from router.agent.agent import MessagesAgent
-    from router.agent.messages import Claude
+    from router.agent.messages import MessagesAgent
 
     client = AsyncAnthropic(api_key=key, base_url=settings.base_url, max_retries=0, timeout=settings.timeout_s)
-    agent = MessagesAgent(Claude(client, settings), config, settings)
+    agent = MessagesAgent(client, config, settings)
     if mode == "single_shot":
         return Advisor(mode, settings, explainer=agent, client=client)
     return Advisor(mode, settings, chooser=agent, client=client)
@@ -184,6 +178,6 @@ def _sdk_advisor(settings: AgentSettings, config: AppConfig, key: str) -> Adviso
     try:
         from router.agent.sdk import SdkAgent
     except ImportError as error:
-        why = Fallback("not_installed", f"mode agent_sdk needs the extra `agent-sdk`: {error}")
+        why = AgentFallback("not_installed", f"mode agent_sdk needs the extra `agent-sdk`: {error}")
         return Advisor("agent_sdk", settings, unavailable=why)
     return Advisor("agent_sdk", settings, chooser=SdkAgent(config, settings, key))

@@ -1,4 +1,4 @@
-"""Request bodies: read with a limit, parsed and validated into a model, with errors that name the key."""
+"""Request bodies: read up to a limit, parsed, and validated. Errors name the key, what it got and what is allowed."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from router.errors import describe_problems
 from router.registry import Drafts, Frozen
 from router.request import InferenceRequest
 from serve_app.api.errors import ApiError, bad_request
-from serve_app.api.openai_body import check_characters
 from serve_app.config import AppConfig, Limits
 
 Body = TypeVar("Body", bound=BaseModel)
 
 BODY_WITHIN_S: Final = 30.0
-"""Longest time from a request's first byte to the last of its body, s; then its place is for others."""
+"""Longest time from a request's first byte to the last of its body, s. A slower client holds an open request."""
 
-_MOST_LEVELS: Final = 64
-"""Objects and lists inside each other. JSON schemas have a dozen; what reads a body later gives up at 250."""
+_MAX_LEVELS: Final = 64
+"""Nested objects and lists. JSON schemas have a dozen levels; later readers of a body fail at 250."""
 
 
-class DraftsWish(Frozen):
+class DraftsRequest(Frozen):
     """Body of `POST /api/tiers/{tier}/drafts`."""
 
-    drafts: Drafts = Field(description="Who shall draft: the step's own draft model or head, or n-gram lookup.")
+    drafts: Drafts = Field(description="What drafts: the chain entry's own draft model or head, or n-gram lookup.")
 
 
 async def read_json(request: Request, limits: Limits) -> Any:
-    """The body as JSON.
+    """Return the body, parsed as JSON.
 
     Raises:
-        ApiError: 415 when it does not say that it is JSON, 413 when it is too large, 408 when it does not come,
-            400 when it is not JSON, or nested too deeply.
+        ApiError: 415 if its content-type is not JSON, 413 if it is too large, 408 if it does not arrive in time, 400 if
+            it is not JSON or nested too deeply.
     """
-    # Web pages of any origin may send other types without asking first (a preflight), so none of them is read as JSON.
+    # Web pages of any origin may send other content-types without a preflight request, so none is read as JSON.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         message = f"content-type: got {media_type!r}, must be application/json"
@@ -47,14 +46,14 @@ async def read_json(request: Request, limits: Limits) -> Any:
         async with asyncio.timeout(BODY_WITHIN_S):
             raw = await _read(request, limits)
     except TimeoutError as error:
-        message = f"the body did not come within {BODY_WITHIN_S:g} s"
+        message = f"the body did not arrive within {BODY_WITHIN_S:g} s"
         raise ApiError("body_timeout", message, status=408) from error
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise bad_request(f"the body is not JSON: {error}", code="not_json") from error
-    if _is_deeper(body, _MOST_LEVELS):
-        raise bad_request(f"the body has more than {_MOST_LEVELS} levels of objects and lists", code="too_deep")
+    if _is_deeper(body, _MAX_LEVELS):
+        raise bad_request(f"the body has more than {_MAX_LEVELS} nested levels of objects and lists", code="too_deep")
     return body
 
 
@@ -63,14 +62,14 @@ async def _read(request: Request, limits: Limits) -> bytes:
     async for chunk in request.stream():
         size += len(chunk)
         if size > limits.max_body_bytes:
-            message = f"the body has more than max_body_bytes = {limits.max_body_bytes} bytes"
+            message = f"the body has more bytes than limits.max_body_bytes = {limits.max_body_bytes}"
             raise ApiError("body_too_large", message, status=413)
         chunks.append(chunk)
     return b"".join(chunks)
 
 
 def _is_deeper(body: object, levels: int) -> bool:
-    """Whether objects and lists stand inside each other more than so many levels deep."""
+    """Return whether objects and lists are nested deeper than so many levels."""
     level = [body] if isinstance(body, dict | list) else []
     for _ in range(levels):
         if not level:
@@ -85,7 +84,7 @@ def _is_deeper(body: object, levels: int) -> bool:
 
 
 def validated(model: type[Body], body: Any) -> Body:
-    """The body as a model.
+    """Return the body as a model.
 
     Raises:
         ApiError: 422 naming each wrong key.
@@ -98,14 +97,25 @@ def validated(model: type[Body], body: Any) -> Body:
 
 
 def parse_inference(body: Any, config: AppConfig) -> InferenceRequest:
-    """The body of `/api/inference` as a request.
+    """Return the body of `/api/inference` as a request.
 
     Raises:
         ApiError: 422 naming each wrong key, 400 for a prompt that is too long, 403 for `mock` where it is not allowed.
     """
-    wish = validated(InferenceRequest, body)
-    if wish.mock and not config.mock_allowed:
-        message = "mock: the stub engine answers only where the operator of this server has set `allow_mock: true`"
+    request = validated(InferenceRequest, body)
+    if request.mock and not config.mock_allowed:
+        message = "mock: got true, allowed only if this server's operator sets `allow_mock: true`"
         raise bad_request(message, code="mock_not_allowed", status=403)
-    check_characters(sum(len(message.content) for message in wish.chat()), config.limits)
-    return wish
+    check_characters(sum(len(message.content) for message in request.chat()), config.limits)
+    return request
+
+
+def check_characters(chars: int, limits: Limits) -> None:
+    """Check the length of a whole conversation.
+
+    Raises:
+        ApiError: 400.
+    """
+    if chars > limits.max_prompt_chars:
+        message = f"prompt: has {chars} characters, allowed are limits.max_prompt_chars = {limits.max_prompt_chars}"
+        raise bad_request(message, code="prompt_too_long")

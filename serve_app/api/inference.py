@@ -1,4 +1,4 @@
-"""The way of one `/api/inference` request, from plan to terminal event."""
+"""One `/api/inference` request from its plan to its last event."""
 
 from __future__ import annotations
 
@@ -6,38 +6,55 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from router.agent.report import AgentReport
+from starlette.responses import Response
+
+from router.agent.result import AgentResult
 from router.plan import Plan
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
-from serve_app.api.advisor import AgentPart
-from serve_app.api.errors import ApiError, Failure, error_data, raise_if_late
-from serve_app.api.explanation import Explanation, Told
-from serve_app.api.sse import PING, config_data, event, metrics_data, reasoning_event, trace_event
+from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
+from serve_app.api.events import (
+    PING,
+    PING_EVERY_S,
+    STATUS_EVERY_S,
+    config_data,
+    event,
+    metrics_data,
+    reasoning_event,
+    status_data,
+    trace_event,
+)
+from serve_app.api.explanation import Explanation
+from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
-from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
-from serve_app.transport.inbox import Inbox, Tick
+from serve_app.transport.client import GenerationStream
+from serve_app.transport.stream import Tick
 from sustainability.factors import Factors
 
 logger = logging.getLogger("ray.serve")
 
+ADMISSION_WAIT_S: Final = 0.5
+"""A warm tier may take so long to accept or refuse a request before the response begins without it, s. A refusal within
+that time is an HTTP error, a later one an `error` event."""
 
-def generation_request(request_id: str, wish: InferenceRequest, plan: Plan) -> GenerationRequest:
-    """What the tier's engine is asked, from the client's wish and the plan."""
+
+def generation_request(request_id: str, request: InferenceRequest, plan: Plan) -> GenerationRequest:
+    """Return the request for the tier's engine."""
     return GenerationRequest(
         request_id=request_id,
-        messages=wish.chat(),
+        messages=request.chat(),
         max_tokens=plan.sampling.max_tokens,
-        max_tokens_is_wish=wish.max_tokens is not None,
+        max_tokens_is_wish=request.max_tokens is not None,
         temperature=plan.sampling.temperature,
         top_p=plan.sampling.top_p,
-        seed=wish.seed,
-        stop=wish.stop or (),
-        logprobs=wish.logprobs,
+        seed=request.seed,
+        stop=request.stop or (),
+        logprobs=request.logprobs,
         spec=plan.spec,
         category=plan.classification.category,
     )
@@ -45,69 +62,62 @@ def generation_request(request_id: str, wish: InferenceRequest, plan: Plan) -> G
 
 @dataclass(slots=True)
 class InferenceStream:
-    """One request's stream: `admit` before the response begins, then `events`.
+    """The stream of one request: `respond` waits for the engine to admit it, then its `events` follow.
 
     Args:
-        request_id: goes into `config`, `done` and `error`.
-        wish: the validated request.
+        request_id: for `config`, `done` and `error`.
+        request: from the client.
         plan: the router's decision.
-        inbox: the engine's items; closed with `events`.
-        config: limits and intervals.
-        pool: tells why a cold tier is not there yet.
+        items: from the engine; closed with `events`.
+        config: limits, and the profile.
+        pool: knows why a cold tier is not ready yet.
         factors: for the `metrics` event.
         arrived_s: monotonic clock at arrival, s.
-        report: takes what a finished request was like; None: nobody wants to know. Requests for the stub engine
-            (`mock`) tell nothing of the tier and are not reported.
-        agent: the agent's part in the plan; its explanation is closed with `events`.
+        report: takes the report of a finished run. Requests with `mock` say nothing about a tier and are not reported.
+        agent: its result, or its explanation that is still to come, which is closed with `events`; None: no agent.
     """
 
     request_id: str
-    wish: InferenceRequest
+    request: InferenceRequest
     plan: Plan
-    inbox: Inbox[StreamItem]
+    items: GenerationStream
     config: AppConfig
     pool: PoolView
     factors: Factors
     arrived_s: float
     report: Callable[[RunReport], None] | None = None
-    agent: AgentPart | None = None
-    _early: list[StreamItem] = field(default_factory=list)
-    _admitted_s: float | None = None
-    _first_token_s: float | None = None
-    _last_token_s: float = 0.0
-    _last_status_s: float = 0.0
-    _agent_report: AgentReport | None = None
+    agent: AgentResult | Explanation | None = None
+    _admitted_s: float | None = field(default=None, init=False)
+    _first_token_s: float | None = field(default=None, init=False)
+    _last_token_s: float = field(default=0.0, init=False)
+    _last_status_s: float = field(init=False)
+    _agent_result: AgentResult | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._last_status_s = self.arrived_s
-        self._agent_report = self.agent.report if self.agent else None
+        self._agent_result = self.agent if isinstance(self.agent, AgentResult) else None
 
-    @property
-    def _explanation(self) -> Explanation | None:
-        """Claude's explanation, where one is to come."""
-        return self.agent.explanation if self.agent else None
+    async def respond(self) -> Response:
+        """Return the response, or refuse the request while it can still be an HTTP error.
 
-    @property
-    def _stub(self) -> bool:
-        return self.wish.mock or self.config.inference_mode == "mock"
+        Raises:
+            ApiError: the engine or the tier's queue refused the request.
+        """
+        await self.admit()
+        headers = {"content-type": "text/event-stream; charset=utf-8", "x-request-id": self.request_id}
+        return StreamResponse(self.events(), 200, SSE_HEADERS | headers, self.aclose)
 
     async def admit(self) -> None:
-        """Wait a moment for the engine to take the request, so that a refusal can be an HTTP error.
-
-        A cold tier is not waited for: its `status` events begin at once.
+        """Wait a moment for the engine to admit the request. A cold tier's `status` events begin at once.
 
         Raises:
             ApiError: the engine or the tier's queue refused the request.
         """
         try:
-            # A cold tier that is full has said so already.
-            warm = self.plan.warm or self.wish.mock
-            first = await self.inbox.get(self.config.limits.admission_wait_s if warm else 0)
-            if isinstance(first, Failure):
-                raise first.as_api_error()
-            if isinstance(first, Admitted):
-                self._note_admission()
-                self._early.append(first)
+            warm = self.plan.warm or self.request.mock
+            # Without a wait, this still raises the refusal of a full tier.
+            if isinstance(await self.items.get(ADMISSION_WAIT_S if warm else 0), Admitted):
+                self._admitted_s = time.monotonic()
         except BaseException:
             await self.aclose()
             raise
@@ -122,62 +132,91 @@ class InferenceStream:
             yield event("error", error_data(error, self.request_id))
         except Exception:
             logger.exception("request %s failed", self.request_id)
-            unexpected = ApiError("internal_error", "the ingress failed", status=500, retryable=True)
-            yield event("error", error_data(unexpected, self.request_id))
+            yield event("error", error_data(internal_error(), self.request_id))
         finally:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the engine's stream and the agent's explanation, also when `events` never began."""
+        """Close the engine's stream and the agent's explanation, also if `events` never began."""
         try:
-            await self.inbox.aclose()
+            await self.items.aclose()
         finally:
             if self._explanation is not None:
                 await self._explanation.aclose()
 
     def _opening(self) -> bytes:
-        pieces = [event("config", config_data(self.request_id, self.plan, self.config, self._stub))]
+        stub = self.request.mock or self.config.inference_mode == "mock"
+        pieces = [event("config", config_data(self.request_id, self.plan, self.config, stub))]
         pieces += [trace_event(step) for step in self.plan.trace]
-        if self.wish.reasoning and self._explanation is None:
-            words = self.agent.text if self.agent else None
-            pieces.append(reasoning_event(self.plan, words, "agent"))
-        if not self.plan.warm and not self.wish.mock:
+        if self.request.reasoning and self._explanation is None:
+            text = self._agent_result.text if self._agent_result else None
+            pieces.append(reasoning_event(self.plan, text, "agent"))
+        if not self.plan.warm and not self.request.mock:
             pieces.append(self._status())
         return b"".join(pieces)
 
     async def _body(self) -> AsyncIterator[bytes]:
         while True:
-            item = await self._next()
+            item = await self.items.get(PING_EVERY_S)
             if isinstance(item, bytes):
-                self._give_up_if_late()
+                self._raise_if_late()
                 self._last_token_s = time.monotonic()
                 if self._first_token_s is None:
                     self._first_token_s = self._last_token_s
                 yield await self._joined(item)
             elif isinstance(item, Tick):
-                self._give_up_if_late()
+                self._raise_if_late()
                 if self._hopeless:
-                    yield self._status()  # the reason, as the last word before the error
+                    yield self._status()  # with the reason, before the error
                     raise self.pool.unavailable(self.plan.tier)
                 yield self._sign_of_life()
             elif isinstance(item, Admitted):
-                self._note_admission()
-            elif isinstance(item, Failure):
-                raise item.as_api_error()
+                self._admitted_s = time.monotonic()
             elif isinstance(item, Finished):
-                if self._explanation is not None and (told := await self._explanation.last()) is not None:
-                    yield self._told(told)
+                if self._explanation is not None and (result := await self._explanation.last()) is not None:
+                    yield self._explained(result)
                 yield self._closing(item)
                 return
             else:
-                raise ApiError("stream_cut", "the engine's stream ended early", status=502, retryable=True)
+                raise incomplete_stream()
+
+    async def _joined(self, first: bytes) -> bytes:
+        """Return all token events that arrived while the client was being written to, as one piece."""
+        pieces = [first]
+        while isinstance(self.items.peek(), bytes):
+            piece = await self.items.get(0)
+            assert isinstance(piece, bytes)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether it is useless to wait for the tier."""
+        waits = self._admitted_s is None and not self.request.mock
+        return waits and self.pool.observation.tier(self.plan.tier).failed
+
+    def _sign_of_life(self) -> bytes:
+        """Return what a silent stream sends: a status at its intervals before the first token, else a ping."""
+        status_due_s = self._last_status_s + STATUS_EVERY_S
+        return PING if self._first_token_s or time.monotonic() < status_due_s else self._status()
+
+    def _status(self) -> bytes:
+        self._last_status_s = time.monotonic()
+        state = self.pool.observation.tier(self.plan.tier)
+        queued = state.warm or self.request.mock or self._admitted_s is not None
+        return event("status", status_data(state, self._last_status_s - self.arrived_s, queued))
+
+    @property
+    def _explanation(self) -> Explanation | None:
+        """Claude's explanation, if one is to come."""
+        return self.agent if isinstance(self.agent, Explanation) else None
 
     async def _with_explanation(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The body, with the explanation in it as soon as it is there.
+        """The body, with the explanation in it as soon as it is ready.
 
-        It is begun when no first token can be slower for it: with the piece after the first token's, or while a cold
-        tier starts. Right behind the first token would be too early: a server takes a piece before it sends it, and
-        requests that came together get their first tokens together.
+        The explanation begins when it can delay no first token: with the piece after the first token's, or while a cold
+        tier starts. Directly after the first token would be too early, because a server takes a piece before it sends
+        it, and requests that arrived together get their first tokens together.
         """
         explanation = self._explanation
         if explanation is None:
@@ -192,62 +231,16 @@ class InferenceStream:
             if first_is_out:
                 explanation.begin()
             first_is_out = self._first_token_s is not None
-            if (told := explanation.take()) is not None:
-                yield self._told(told)
+            if (result := explanation.take()) is not None:
+                yield self._explained(result)
 
-    def _told(self, told: Told) -> bytes:
-        """What the agent said, or why it did not, as it comes: its step of the trace and the reasoning."""
-        self._agent_report = told.report
-        step = told.report.trace_step({"tier": self.plan.tier})
-        return trace_event(step) + reasoning_event(self.plan, told.text, "claude")
-
-    async def _joined(self, first: bytes) -> bytes:
-        """The token events that have come while the client was being written to, as one piece."""
-        pieces = [first]
-        while isinstance(self.inbox.peek(), bytes):
-            piece = await self.inbox.get(0)
-            assert isinstance(piece, bytes)
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    async def _next(self) -> StreamItem | Tick | None:
-        if self._early:
-            return self._early.pop(0)
-        relay = self.config.relay
-        wait_s = relay.ping_every_s if self._first_token_s else min(relay.ping_every_s, relay.status_every_s)
-        return await self.inbox.get(wait_s)
-
-    def _note_admission(self) -> None:
-        self._admitted_s = time.monotonic()
-
-    def _give_up_if_late(self) -> None:
-        raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)
-
-    @property
-    def _hopeless(self) -> bool:
-        """Whether waiting for the tier is useless."""
-        waits = self._admitted_s is None and not self.wish.mock
-        return waits and self.pool.observation.tier(self.plan.tier).failed
-
-    def _sign_of_life(self) -> bytes:
-        """What a silent stream says: its status while it waits for the first token, a ping in between and after."""
-        status_due_s = self._last_status_s + self.config.relay.status_every_s
-        return PING if self._first_token_s or time.monotonic() < status_due_s else self._status()
-
-    def _status(self) -> bytes:
-        self._last_status_s = time.monotonic()
-        waited_s = self._last_status_s - self.arrived_s
-        state = self.pool.observation.tier(self.plan.tier)
-        if state.warm or self.wish.mock or self._admitted_s is not None:
-            data = {"state": "queued", "waited_s": round(waited_s, 3), "estimate_s": state.queue_wait_ms / 1000}
-        else:
-            name = "loading" if state.starting else "provisioning"
-            estimate_s = max(0.0, state.cold_start_s - waited_s)
-            data = {"state": name, "waited_s": round(waited_s, 3), "estimate_s": round(estimate_s, 3)}
-        return event("status", data | {"reason": state.reason})
+    def _explained(self, result: AgentResult) -> bytes:
+        """Return the agent's trace step and the reasoning: the agent's, or the router's if the agent failed."""
+        self._agent_result = result
+        step = result.trace_step(self.plan.tier)
+        return trace_event(step) + reasoning_event(self.plan, result.text, "claude")
 
     def _closing(self, finished: Finished) -> bytes:
-        ended_s = self._last_token_s or time.monotonic()
         metrics = metrics_data(
             self.plan,
             self.config,
@@ -256,10 +249,13 @@ class InferenceStream:
             arrived_s=self.arrived_s,
             admitted_s=self.arrived_s if self._admitted_s is None else self._admitted_s,
             first_token_s=self._first_token_s,
-            ended_s=ended_s,
+            ended_s=self._last_token_s or time.monotonic(),
         )
-        if self._agent_report is not None:
-            metrics["agent"] = self._agent_report.metrics()
-        if self.report is not None and not self.wish.mock:
+        if self._agent_result is not None:
+            metrics["agent"] = self._agent_result.metrics()
+        if self.report is not None and not self.request.mock:
             self.report(run_report(self.plan, metrics))
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})
+
+    def _raise_if_late(self) -> None:
+        raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)

@@ -1,4 +1,4 @@
-"""What `/api/tiers` says (design contract): the registry joined with the observation."""
+"""The body of `/api/tiers` (design contract): the registry joined with the observation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from router.observation import ClusterGpus, Observation, TierState
 from router.registry import Tier
-from serve_app.api.runs_view import runs_view
+from router.runs.summary import Recent, RunSummary
 from serve_app.config import AppConfig
 
 
 def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
-    """The body of `/api/tiers`."""
+    """Return the body of `/api/tiers`."""
     return {
         "profile": config.profile,
         "profile_reason": config.profile_reason,
@@ -26,8 +26,8 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
         return None
     return {
         "types": {
-            name: {"nodes": there.nodes, "total": there.gpus, "free": there.free}
-            for name, there in sorted(gpus.types.items())
+            name: {"nodes": kind.nodes, "total": kind.gpus, "free": kind.free}
+            for name, kind in sorted(gpus.types.items())
         },
         "autoscaler": gpus.autoscaler,
         "nodes_coming": dict(gpus.coming),
@@ -36,7 +36,7 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
 
 
 def draft_floor(tier: Tier, state: TierState) -> float | None:
-    """The `floor` of the entry that the tier serves, or would try first."""
+    """Return the `floor` of the chain entry that the tier serves, or would try first."""
     entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
     return entry.speculation.floor if entry.speculation else None
 
@@ -79,5 +79,32 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
         "queue_wait_ms": state.queue_wait_ms,
         "cold_start_s": state.cold_start_s,
-        "recent": runs_view(state),
+        "recent": _recent_runs(state),
     }
+
+
+def _recent_runs(state: TierState) -> dict[str, Any]:
+    """Return the recent runs of all prompts, and of each category under `categories`."""
+    categories = {name: _summary(summary) for name, summary in sorted(state.recent_by_category.items())}
+    return _summary(state.recent) | {"categories": categories}
+
+
+def _summary(summary: RunSummary) -> dict[str, Any]:
+    """Return means and deviations; null if nothing was measured."""
+    return {
+        "runs": round(summary.runs, 2),
+        "ttft_ms": _mean(summary.ttft_ms),
+        "engine_ttft_ms": _mean(summary.engine_ttft_ms),
+        "total_ms": _mean(summary.total_ms),
+        "tokens_per_sec": _mean(summary.tokens_per_s),
+        "completion_tokens": _mean(summary.completion_tokens),
+        "acceptance_rate": summary.acceptance_rate,
+        "draft_tokens": round(summary.draft_tokens, 2),
+        "energy_wh": _mean(summary.energy_wh),
+        "cost_usd": _mean(summary.cost_usd),
+        "finish_reasons": dict(summary.finish_reasons),
+    }
+
+
+def _mean(recent: Recent | None) -> dict[str, float] | None:
+    return {"mean": recent.mean, "deviation": recent.deviation} if recent else None

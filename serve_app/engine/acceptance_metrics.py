@@ -18,8 +18,8 @@ from ray.util import metrics
 
 from router.registry import Drafts
 from serve_app.engine.interface import DraftCount
-from serve_app.speculation.drift import Drift, DriftWatch
-from serve_app.speculation.settings import DriftSettings
+from serve_app.speculation.drift import Drift, DriftWatch, compare
+from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger("ray.serve")
 _TAGS = ("tier", "category")
@@ -77,7 +77,7 @@ class AcceptanceMetrics:
     """
 
     tier: str
-    settings: DriftSettings
+    settings: SpeculationSettings
     sink: Sink
     _told: dict[str, DraftCount] = field(default_factory=dict)
     _watches: dict[str, DriftWatch] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class AcceptanceMetrics:
         self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
 
     def _publish(self, category: str, drafted: int, accepted: int) -> None:
-        watch = self._watches.get(category, DriftWatch()).after(drafted, accepted, self.settings)
+        watch = self._watches.get(category, DriftWatch()).after(drafted, accepted)
         self._watches[category] = watch
-        drift = watch.drift(self.settings)
+        drift = compare(watch.recent, watch.reference, self.settings.drift_min_tokens, self.settings.drift_min_fall)
         tags = {"tier": self.tier, "category": category}
         # Ray refuses to count nothing.
         for name, amount in (

@@ -19,12 +19,12 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from cluster.pool import POOL_AWAY, REPORT_EVERY_S, DraftOrder, ReplicaReport
+from cluster.pool.messages import REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
-from serve_app.api.sse import token_events
+from serve_app.api.events import token_events
 from serve_app.config import AppConfig
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
@@ -44,6 +44,7 @@ from serve_app.engine.vllm.compat import REPLICA_NEEDS
 from serve_app.engine.vllm.early_errors import errors_first
 from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
 from serve_app.transport.channel import ReplyTo, send_items
+from serve_app.transport.ray_errors import RAY_ERRORS
 
 logger = logging.getLogger("ray.serve")
 _ANSWER_WITHIN_S = 10.0
@@ -125,10 +126,10 @@ class EngineDeployment:
         logger.info("tier %s serves entry %s after %.1f s", tier, self._started.entry.name, time.monotonic() - began_s)
         speculation = self._started.entry.speculation
         if speculation is not None and speculation.floor is not None:
-            fallback = config.speculation.fallback
-            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, fallback)
+            min_tokens = config.speculation.fallback_min_tokens
+            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens)
         self._signals = LoadSignals(time.time(), time.time)
-        self._acceptance = AcceptanceMetrics(tier, config.speculation.drift, RaySink())
+        self._acceptance = AcceptanceMetrics(tier, config.speculation, RaySink())
         self._beside = (
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
@@ -183,7 +184,6 @@ class EngineDeployment:
         return await start_first(self._tier_name, chain, missing_weights, start, on_progress)
 
     def _start_stub(self, entry: ChainEntry) -> Engine:
-        time.sleep(self._config.stub.load_s)
         if entry.name in self._config.stub.failing_entries:
             raise EngineStartError("the stub was told not to start")
         return StubEngine(entry, self._config.stub.tokens_per_s, obeys_directives=True)
@@ -244,7 +244,7 @@ class EngineDeployment:
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 order: DraftOrder | None = await self._pool.report.remote(report)
-        except POOL_AWAY as error:
+        except RAY_ERRORS as error:
             # A report is only a view; the next one follows within a second.
             logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)
             return None

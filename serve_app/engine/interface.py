@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from starlette.types import ASGIApp
 
-from router.plan import NO_SPECULATION, SpecPlan
 from router.registry import Drafts
 from router.request import Message
-from serve_app.speculation.wish import SpeculationWish
+from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
 
 
 class Token(NamedTuple):
@@ -42,8 +41,9 @@ class GenerationRequest:
     seed: int | None
     stop: tuple[str, ...]
     logprobs: bool
-    spec: SpecPlan
-    category: str = "general_reasoning"
+    spec: SpecParams
+    """Resolved."""
+    category: str = DEFAULT_CATEGORY
     """The prompt's category: requests of one category are expected to be drafted alike."""
 
 
@@ -59,7 +59,7 @@ def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: in
         seed=None,
         stop=(),
         logprobs=False,
-        spec=NO_SPECULATION,
+        spec=NO_DRAFTS,
     )
 
 
@@ -189,9 +189,3 @@ class Engine(Protocol):
     async def shutdown(self) -> None:
         """Stop the engine and its processes."""
         ...
-
-
-def speculation_wish(spec: SpecPlan, category: str) -> SpeculationWish:
-    """The plan in the controller's terms."""
-    k: int | Literal["auto"] = "auto" if spec.enabled and spec.k_mode == "auto" else spec.k
-    return SpeculationWish(k=k, tau=spec.tau, category=category)

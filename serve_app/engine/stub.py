@@ -28,7 +28,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from router.plan import SpecPlan
 from router.registry import ChainEntry, Drafts
 from router.request import Message
 from serve_app.engine.interface import (
@@ -157,7 +156,8 @@ class StubEngine:
         """Engine steps as time makes them due: several in one item when the consumer lags, as vLLM merges them."""
         rate = self.tokens_per_s if todo.rate is None else todo.rate
         loop = asyncio.get_running_loop()
-        start, sent, steps = loop.time(), 0, _steps(text, total, request.spec, request.logprobs)
+        start, sent = loop.time(), 0
+        steps = _steps(text, total, request.spec.most_drafts(self.entry.speculation), request.logprobs)
         pending: list[Token] = []
         step_count = drafts = 0
         for tokens, step_drafts in steps:
@@ -253,10 +253,9 @@ class StubEngine:
         """Nothing to stop."""
 
 
-def _steps(text: str, total: int, spec: SpecPlan, logprobs: bool) -> list[tuple[list[Token], int]]:
+def _steps(text: str, total: int, k: int, logprobs: bool) -> list[tuple[list[Token], int]]:
     """Deterministic engine steps (tokens, number of drafts): step i accepts (seed + i) mod (k + 1) of k drafts."""
     seed = zlib.crc32(text.encode())
-    k = spec.k if spec.enabled else 0
     steps: list[tuple[list[Token], int]] = []
     made = 0
     while made < total:

@@ -1,17 +1,18 @@
-"""Serves a config file until it is told to stop, then drains: `python -m serve_app serve serve_config.yaml`.
+"""`power-lever serve FILE`: serve a config file until a signal, then drain.
 
-It starts or connects Ray, deploys the file and waits, as `serve run` does. What it adds is the end: the first SIGINT
-(Ctrl-C) or SIGTERM (`docker stop`) drains (`lifecycle/stop.py`), the second kills all that this process started. `serve
-run` cuts the streams on either.
+It starts Ray or connects to it, deploys the file and waits, as `serve run` does. The end differs: the first SIGINT
+(Ctrl-C) or SIGTERM (`docker stop`) drains (`lifecycle/stop.py`), the second kills everything that this process started.
+`serve run` cuts the streams on either.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import errno
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,67 +25,80 @@ from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
-from cluster.profiles import read_yaml
+from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
+from serve_app.check import IMPORT_PATH, check
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
 
-IMPORT_PATH: Final = "serve_app.app:build"
-"""How a config file names our application."""
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(prog="power-lever serve", description="Serve a config file, drain on a signal.")
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument(
+        "--address", help="of the Ray cluster; without it Ray finds or starts one; `local` always starts one"
+    )
+    given = parser.parse_args(arguments)
+    check(given.file)
+    return serve_file(given.file, given.address)
 
 
 def serve_file(path: Path, address: str | None) -> int:
-    """Serve the applications of a config file until a signal says stop; returns the exit code.
+    """Serve the applications of a config file until a signal; return the exit code.
 
     Args:
-        path: what `serve run` takes too.
-        address: of a Ray cluster; None: as `ray.init` finds one; `local`: always an own one.
+        path: a config file of Serve's.
+        address: of a Ray cluster; None: `ray.init` finds or starts one; `local`: always start one.
 
     Raises:
         ConfigError: the file is wrong, its port is taken, or an application cannot be built.
     """
     config = _read(path)
+    if address == "local":  # on another cluster its own Serve may listen there, and take the file
+        raise_if_taken(config.http_options.host, config.http_options.port)
     signals = StopSignals()
     signals.listen()
     try:
         _start_ray(address)
-        signals.listen()  # `ray.init` has put a handler of its own for SIGTERM
+        signals.listen()  # again, because `ray.init` has set its own handler for SIGTERM
         client = _start_serve(config)
         try:
             client.deploy_apps(config, _blocking=False)
-            _say(f"serving {path} at http://{config.http_options.host}:{config.http_options.port}; Ctrl-C stops")
-            _wait_until_built(signals.wanted)
-            signals.wanted.wait()
+            _print_line(f"serving {path} at http://{config.http_options.host}:{config.http_options.port}; Ctrl-C stops")
+            _wait_until_built(signals.received)
+            signals.received.wait()
         finally:
             ours = [app.name for app in config.applications if app.import_path == IMPORT_PATH]
-            asyncio.run(stop(client, ours, _say, ends_ray=_started_ray()))
+            asyncio.run(stop(client, ours, _print_line, ends_ray=_started_ray()))
     except SystemExit:
-        pass  # a SIGTERM while Ray started and its handler was in place: nothing was served yet
+        pass  # a SIGTERM while Ray started, with Ray's handler in place: nothing was served yet
     finally:
         ray.shutdown()
-        kill_descendants()  # what lost its parent on the way: an engine that was loading
+        kill_descendants()  # of processes that ended: an engine that was loading
     return 0
 
 
 def build_failure(applications: Mapping[str, ApplicationStatusOverview]) -> str | None:
-    """Why an application has no deployments: its code raised; None where none failed so.
+    """Return why an application could not be built: its code raised an error. None if none failed like that.
 
     A deployment that does not start is no such failure: the others serve, and `/api/tiers` shows it.
     """
     for name, application in applications.items():
         if application.status == "DEPLOY_FAILED" and not application.deployments:
-            # What was raised is the last line of a traceback.
+            # The error is the last line of a traceback.
             lines = application.message.strip().splitlines()
             return f"application {name}: {lines[-1] if lines else 'it cannot be built'}"
     return None
 
 
 def raise_if_taken(host: str, port: int) -> None:
-    """Serve's listeners share their port with whoever else asks for it, so two instances would split the requests.
+    """Check that the port is free. Serve's listeners share it with others, so two instances would split the requests.
 
     Raises:
-        ConfigError: somebody listens there.
+        ConfigError: another process listens there.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +127,7 @@ def _start_ray(address: str | None) -> None:
 
 
 def _started_ray() -> bool:
-    """Whether Ray was started here, and not only connected."""
+    """Return whether this process started Ray, and did not only connect to it."""
     node = ray._private.worker._global_node
     return node is not None and bool(node.head)
 
@@ -130,8 +144,8 @@ def _start_serve(config: ServeDeploySchema) -> ServeControllerClient:
     )
 
 
-def _wait_until_built(stop_wanted: threading.Event) -> None:
-    while not stop_wanted.wait(_LOOK_S):
+def _wait_until_built(stop: threading.Event) -> None:
+    while not stop.wait(_POLL_S):
         applications = serve.status().applications
         if reason := build_failure(applications):
             raise ConfigError(reason)
@@ -139,5 +153,5 @@ def _wait_until_built(stop_wanted: threading.Event) -> None:
             return
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)

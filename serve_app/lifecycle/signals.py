@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM of the process that serves, and the end of all that it started."""
+"""SIGINT and SIGTERM of the serving process, and the end of everything that it started."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _PR_SET_CHILD_SUBREAPER: Final = 36  # prctl(2)
 
 
 class StopSignals:
-    """The first signal sets `wanted`; the second kills all that this process started, and ends it.
+    """The first signal sets `received`; the second kills everything that this process started, and this process.
 
-    Ray starts its processes with SIGINT blocked, and what they start inherits that: a Ctrl-C, which goes to the whole
-    process group, reaches this process alone.
+    Ray starts its processes with SIGINT blocked, and their children inherit that. So a Ctrl-C, which goes to the whole
+    process group, reaches only this process.
     """
 
     def __init__(self) -> None:
-        self.wanted = threading.Event()
+        self.received = threading.Event()
 
     def listen(self) -> None:
-        """Take both signals; again after something else has taken one."""
+        """Handle both signals. Call it again after other code has set a handler."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted.is_set():
+        if self.received.is_set():
             kill_descendants()
             os._exit(128 + number)
         adopt_orphans()
-        self.wanted.set()
+        self.received.set()
 
 
 def adopt_orphans() -> None:
-    """Have processes below this one whose parent dies become its children, so that `kill_descendants` finds them."""
+    """Become the parent of descendants whose parent dies, so that `kill_descendants` finds them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_descendants() -> None:
-    """SIGKILL for every process below this one: Ray's, its workers, HAProxy, engines."""
-    # Parents first, so that none starts another in place of a child that is gone; until none is left, as one may have
-    # been starting a child meanwhile.
+    """Send SIGKILL to every descendant: Ray's processes, workers, HAProxy, engines."""
+    # Parents first, so that none restarts a child that is gone. Until none is left, because one may start a child
+    # meanwhile.
     while children := [child for child in psutil.Process().children(recursive=True) if _alive(child)]:
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -13,10 +13,10 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.pool import POOL_AWAY
 from cluster.supervised import Supervised
 from router.plan import Plan
 from router.runs.summary import FINISH_REASONS, RunReport
+from serve_app.transport.ray_errors import RAY_ERRORS
 
 MOST_WAITING = 2000
 """So many reports are kept for a pool that does not answer."""
@@ -56,7 +56,7 @@ class RunReporter:
         self._every_s = every_s
         self._waiting = deque[RunReport](maxlen=MOST_WAITING)
         self._some = asyncio.Event()
-        self.work = Supervised("ingress: reports of runs", self._send_what_gathers, away=POOL_AWAY)
+        self.work = Supervised("ingress: reports of runs", self._send_what_gathers, away=RAY_ERRORS)
 
     def add(self, report: RunReport) -> None:
         """Take a report; never waits."""
@@ -72,7 +72,7 @@ class RunReporter:
         """Send all that waits, now; what could not be sent waits on.
 
         Raises:
-            POOL_AWAY: the pool is away.
+            RAY_ERRORS: the pool is away.
         """
         batch, sent = list(self._waiting), False
         self._waiting.clear()

@@ -1,5 +1,5 @@
-"""How deep to speculate, per request and step: the pure core that the engine's scheduler asks.
+"""The speculation controller: how many draft tokens for which request at which step. Pure.
 
-Runs inside vLLM's EngineCore process, so it imports the standard library and pydantic only, does no I/O and reads no
-clock: times are told to it.
+It runs inside vLLM's EngineCore process, so it imports only the standard library, pydantic and pure parts of the
+router, does no I/O and reads no clock: times are arguments.
 """

@@ -1,32 +1,220 @@
-"""How likely a request's next draft tokens are to be accepted.
+"""How likely the next draft tokens are to be accepted: by category, and for each request on top of its category.
 
-A request is described by one number on top of its family's profile: an odds ratio, how much likelier its drafts are
-accepted than its family's. Where a position differs from the one before it is a matter of how drafts are made, which
-the family learns from all its requests; how well this text can be drafted right now is a matter of the request, and a
-single number learns from every trial at any position. It is the Mantel-Haenszel idea: remembered successes over
-failures, over those that the profile led to expect, both with the prior's trials added, which for trials at
-position 0 is the Beta-Bernoulli posterior mean.
+A request is described by one number on top of its category's profile: an odds ratio, how much likelier its drafts are
+accepted than its category's. Where a position differs from the one before it is a matter of how drafts are made, which
+the category learns from all its requests. How well this text can be drafted right now is a matter of the request, and a
+single number learns from every trial at any position. This is the Mantel-Haenszel idea: remembered successes over
+failures, over those that the profile led to expect, both with the prior's trials added. For trials at position 0 it is
+the Beta-Bernoulli posterior mean.
 
 Text is steady or bursty (a copied passage is accepted whole, the prose after it not at all), and no single memory suits
-both. So each request has a steady estimate (long memory, shrunk to the family) and a quick one (a few tokens, shrunk to
-the steady one), and the family learns by least squares which mix predicts best (`Profile.quickness`).
+both. So each request has a steady estimate (long memory, shrunk to the category) and a quick one (a few tokens, shrunk
+to the steady one), and the category learns by least squares which mix predicts best (`Profile.quickness`).
+
+A trial is a draft token whose fate is known: accepted, or the first rejected one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 from math import exp, log
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from serve_app.speculation.family import CERTAIN, Profile, known_trials
-from serve_app.speculation.settings import AcceptanceSettings
+from serve_app.speculation.allocation import Curve
 
-LEVEL = 0.15
+PRIOR: Final[Mapping[str, float]] = {"code": 0.65, "math": 0.6, "creative": 0.4}
+"""By category: probability (0-1) that a draft token is accepted when those before it were, before anything was seen."""
+OTHER_PRIOR: Final = 0.5
+"""The same for the other categories."""
+PRIOR_TRIALS: Final = 10.0
+"""Weight of the prior in a category's estimate, trials per position."""
+MEMORY_TRIALS: Final = 1000.0
+"""Memory of a category's estimate, trials per position: older ones fade by e."""
+GROWTH: Final = 0.1
+"""A category's requests learn of its new trials when these are this share of the remembered ones."""
+QUICKNESS_PRIOR: Final = 0.2
+"""Share (0-1) of the quick estimate in a request's, until the category's text has shown how bursty it is."""
+QUICKNESS_PRIOR_TRIALS: Final = 2.0
+"""Weight of `QUICKNESS_PRIOR`, in trials at which the two estimates differ."""
+
+REQUEST_PRIOR_TRIALS: Final = 30.0
+"""Weight of the category's estimate in a request's steady estimate, trials."""
+REQUEST_MEMORY_TRIALS: Final = 120.0
+"""Memory of a request's steady estimate, trials: older ones fade by e."""
+REQUEST_IDLE_STEPS: Final = 100.0
+"""How long a request's steady estimate holds while nothing is drafted, steps: it fades by e."""
+QUICK_PRIOR_TRIALS: Final = 1.5
+"""Weight of a request's steady estimate in its quick estimate, trials."""
+QUICK_MEMORY_TRIALS: Final = 5.0
+"""Memory of a request's quick estimate, trials: older ones fade by e."""
+QUICK_IDLE_STEPS: Final = 25.0
+"""How long a request's quick estimate holds while nothing is drafted, steps: it fades by e."""
+
+LEVEL: Final = 0.15
 """Requests whose log-odds of acceptance differ by less are treated alike (0.04 at an acceptance of 0.5, which is less
 than their estimates' errors), so that a batch of hundreds has a few dozen kinds of requests."""
-
-
-_FORGOTTEN = 20.0
+_CERTAIN: Final = 0.995
+"""Estimates stay within 1 - CERTAIN and CERTAIN, so that odds stay finite."""
+_FORGOTTEN: Final = 20.0
 """Memories after which nothing is left (exp(-20) of it), and nothing changes any more."""
+_MOST_CURVES: Final = 1000
+"""Curves kept for a category: each floor that requests ask for makes its own."""
+
+
+class Profile(NamedTuple):
+    """A category's acceptance by position, in the forms that its requests' estimates need.
+
+    A NamedTuple, as every value here that is made once a step or more often: making one takes a fifth of the time of a
+    frozen dataclass.
+    """
+
+    odds: tuple[float, ...]
+    """Odds a / (1 - a) that the draft token at each position is accepted when those before it were."""
+    expected: tuple[float, ...]
+    """Entry j: sum of the acceptance of positions 0..j-1, tokens."""
+    first: float
+    """Acceptance at position 0 (0-1)."""
+    quickness: float
+    """Share (0-1) of the quick estimate in a request's estimate: near 0 for steady text, near 1 for bursty text."""
+
+
+class StepCounts:
+    """What one step showed of a category, gathered over its requests."""
+
+    __slots__ = ("compared", "contrast", "ended", "product", "rejected")
+
+    def __init__(self, k_max: int) -> None:
+        self.ended = [0] * (k_max + 1)
+        """Entry j: requests of which exactly j draft tokens were accepted."""
+        self.rejected = [0] * (k_max + 1)
+        """Entry j: those among them whose next draft token was rejected (the others had drafted no more)."""
+        self.compared = 0
+        """Requests whose quick and steady estimates could be compared."""
+        self.product = 0.0
+        """Sum over these of (outcome at position 0 - steady estimate) x (quick estimate - steady estimate)."""
+        self.contrast = 0.0
+        """Sum over these of (quick estimate - steady estimate) squared."""
+
+    def add(self, drafted: int, accepted: int, steady: float, quick: float | None) -> None:
+        """Add one request's outcome, and its two estimates of position 0 before; quick is None where it was too old."""
+        self.ended[accepted] += 1
+        if accepted < drafted:
+            self.rejected[accepted] += 1
+        if quick is not None:
+            contrast = quick - steady
+            self.compared += 1
+            self.product += ((1.0 if accepted else 0.0) - steady) * contrast
+            self.contrast += contrast * contrast
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryEvidence:
+    """What was seen of a category: exponentially forgotten trials and successes by position."""
+
+    prior: float
+    """Acceptance before any evidence."""
+    accepted: tuple[float, ...]
+    """Remembered successes by position."""
+    trials: tuple[float, ...]
+    """Remembered trials by position."""
+    product: float = 0.0
+    contrast: float = 0.0
+    """Remembered sums of `StepCounts`; their ratio is the least-squares share of the quick estimate."""
+
+    @classmethod
+    def none(cls, category: str, k_max: int) -> CategoryEvidence:
+        """Return that of a category of which nothing was seen."""
+        nothing = (0.0,) * k_max
+        return cls(PRIOR.get(category, OTHER_PRIOR), nothing, nothing)
+
+    def after(self, counts: StepCounts) -> CategoryEvidence:
+        """Return the evidence with one more step."""
+        accepted, trials = list(self.accepted), list(self.trials)
+        passed = sum(counts.ended)
+        for position in range(len(trials)):
+            passed -= counts.ended[position]
+            tried = passed + counts.rejected[position]
+            if tried:
+                kept = exp(-tried / MEMORY_TRIALS)
+                accepted[position] = accepted[position] * kept + passed
+                trials[position] = trials[position] * kept + tried
+            if not passed:
+                break
+        kept = exp(-counts.compared / MEMORY_TRIALS)
+        return CategoryEvidence(
+            self.prior,
+            tuple(accepted),
+            tuple(trials),
+            product=self.product * kept + counts.product,
+            contrast=self.contrast * kept + counts.contrast,
+        )
+
+    def acceptance(self) -> tuple[float, ...]:
+        """Return the estimated acceptance by position: Beta posterior means.
+
+        A position's prior is the estimate of the position before it. So a position that was never reached borrows from
+        its neighbour.
+        """
+        estimates = list[float]()
+        estimate = self.prior
+        for accepted, trials in zip(self.accepted, self.trials, strict=True):
+            estimate = _inside((accepted + PRIOR_TRIALS * estimate) / (trials + PRIOR_TRIALS))
+            estimates.append(estimate)
+        return tuple(estimates)
+
+    def profile(self) -> Profile:
+        """Return the acceptance and the quickness, in the forms that requests need."""
+        acceptance = self.acceptance()
+        # A trial at which the two estimates differ by 0.5 weighs as one.
+        weight = 0.25 * QUICKNESS_PRIOR_TRIALS
+        quickness = (self.product + weight * QUICKNESS_PRIOR) / (self.contrast + weight)
+        return Profile(
+            odds=tuple([estimate / (1 - estimate) for estimate in acceptance]),
+            expected=(0.0, *accumulate(acceptance)),
+            first=acceptance[0],
+            quickness=min(1.0, max(0.0, quickness)),
+        )
+
+
+class CategoryState:
+    """What the controller holds of a category."""
+
+    __slots__ = ("counts", "curves", "evidence", "new_trials", "profile")
+
+    def __init__(self, category: str, k_max: int) -> None:
+        self.evidence = CategoryEvidence.none(category, k_max)
+        self.profile = self.evidence.profile()
+        """Of the evidence when enough of it was new for the last time."""
+        self.curves: dict[tuple[int, float], Curve] = {}
+        """By level and floor, for the profile."""
+        self.counts: StepCounts | None = None
+        """Of the step being observed; None: nothing yet."""
+        self.new_trials = 0
+        """Requests' outcomes since the profile was made."""
+
+    def curve(self, level: int, floor: float, share: float) -> Curve:
+        """Return the curve of requests at that level with that floor (0: none), where that share of drafts comes."""
+        curve = self.curves.get((level, floor))
+        if curve is None:
+            gains = gains_at(level, self.profile)
+            if len(self.curves) >= _MOST_CURVES:
+                self.curves.clear()
+            curve = self.curves[level, floor] = Curve.of(within_floor(gains, floor), share)
+        return curve
+
+    def learn(self) -> None:
+        """Take in the step's counts; renew the profile when there are enough new trials."""
+        counts, self.counts = self.counts, None
+        if counts is None:
+            return
+        self.evidence = self.evidence.after(counts)
+        self.new_trials += sum(counts.ended)
+        if self.new_trials >= GROWTH * self.evidence.trials[0]:
+            self.profile = self.evidence.profile()
+            self.curves.clear()
+            self.new_trials = 0
 
 
 class Evidence(NamedTuple):
@@ -34,66 +222,35 @@ class Evidence(NamedTuple):
 
     step: int
     """When it was last added to."""
-    accepted: float
-    rejected: float
-    expected_accepted: float
-    expected_rejected: float
-    quick_accepted: float
-    quick_rejected: float
-    quick_expected_accepted: float
-    quick_expected_rejected: float
+    accepted: float = 0.0
+    rejected: float = 0.0
+    expected_accepted: float = 0.0
+    expected_rejected: float = 0.0
+    quick_accepted: float = 0.0
+    quick_rejected: float = 0.0
+    quick_expected_accepted: float = 0.0
+    quick_expected_rejected: float = 0.0
 
-
-class Belief(NamedTuple):
-    """What the evidence says."""
-
-    steady: float
-    """Steady estimate of the acceptance at position 0 (0-1)."""
-    quick: float
-    """Quick estimate of the same."""
-    level: int
-    """The estimate that counts, a mix of the two: its log-odds in units of `LEVEL`."""
-
-
-def no_evidence(step: int) -> Evidence:
-    """Of a request that is new at this step."""
-    return Evidence(step, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-class AcceptanceEstimator:
-    """The formulas, with their settings at hand. Holds no state: evidence goes in and comes out."""
-
-    __slots__ = ("_idle_memory", "_keep", "_keep_quick", "_prior", "_quick_idle_memory", "_quick_prior")
-
-    def __init__(self, k_max: int, settings: AcceptanceSettings) -> None:
-        self._prior = settings.request_prior_trials
-        self._quick_prior = settings.quick_prior_trials
-        self._keep = [exp(-trials / settings.request_memory_trials) for trials in range(k_max + 1)]
-        self._keep_quick = [exp(-trials / settings.quick_memory_trials) for trials in range(k_max + 1)]
-        self._idle_memory = settings.request_idle_memory_steps
-        self._quick_idle_memory = settings.quick_idle_memory_steps
-
-    def after(self, evidence: Evidence, profile: Profile, drafted: int, accepted: int, step: int) -> Evidence:
-        """With the outcome of a step in which `drafted` tokens (at least 1) were verified.
+    def after(self, profile: Profile, drafted: int, accepted: int, step: int) -> Evidence:
+        """Return the evidence with the outcome of a step.
 
         Args:
-            evidence: so far.
-            profile: of the request's family.
+            profile: of the request's category.
             drafted: verified draft tokens, at least 1.
             accepted: how many of them were accepted.
             step: now.
         """
-        (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = evidence
-        trials = known_trials(drafted, accepted)
+        (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = self
+        trials = accepted + 1 if accepted < drafted else accepted
         failed = trials - accepted
         due = profile.expected[trials]
-        keep = self._keep[trials]
+        keep = exp(-trials / REQUEST_MEMORY_TRIALS)
+        quick = exp(-trials / QUICK_MEMORY_TRIALS)
         idle = step - last - 1
-        quick = self._keep_quick[trials]
         if idle > 0:
             # The text moved on unseen.
-            keep *= exp(-idle / self._idle_memory)
-            quick *= exp(-idle / self._quick_idle_memory)
+            keep *= exp(-idle / REQUEST_IDLE_STEPS)
+            quick *= exp(-idle / QUICK_IDLE_STEPS)
         return Evidence(
             step,
             ok * keep + accepted,
@@ -106,16 +263,16 @@ class AcceptanceEstimator:
             quick_bad_due * quick + trials - due,
         )
 
-    def belief(self, evidence: Evidence, profile: Profile, step: int) -> Belief:
-        """The posterior as of this step."""
-        (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = evidence
+    def belief(self, profile: Profile, step: int) -> Belief:
+        """Return the posterior as of this step."""
+        (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = self
         odds, _, first, quickness = profile
         # Forgotten evidence is the same as a heavier prior.
         idle = step - last - 1
-        prior, quick_prior = self._prior, self._quick_prior
+        prior, quick_prior = REQUEST_PRIOR_TRIALS, QUICK_PRIOR_TRIALS
         if idle > 0:
-            prior *= exp(min(_FORGOTTEN, idle / self._idle_memory))
-            quick_prior *= exp(min(_FORGOTTEN, idle / self._quick_idle_memory))
+            prior *= exp(min(_FORGOTTEN, idle / REQUEST_IDLE_STEPS))
+            quick_prior *= exp(min(_FORGOTTEN, idle / QUICK_IDLE_STEPS))
         hits, misses = prior * first, prior * (1 - first)
         ratio = (ok + hits) * (bad_due + misses) / ((bad + misses) * (ok_due + hits))
         first_odds = odds[0]
@@ -131,12 +288,23 @@ class AcceptanceEstimator:
         quick = first_odds * ratio
         quick /= 1 + quick
 
-        mixed = min(CERTAIN, max(1 - CERTAIN, steady + quickness * (quick - steady)))
+        mixed = _inside(steady + quickness * (quick - steady))
         return Belief(steady, quick, round(log(mixed / (1 - mixed)) / LEVEL))
 
 
+class Belief(NamedTuple):
+    """What the evidence says of a request."""
+
+    steady: float
+    """Steady estimate of the acceptance at position 0 (0-1)."""
+    quick: float
+    """Quick estimate of the same."""
+    level: int
+    """The estimate that counts, a mix of the two: its log-odds in units of `LEVEL`."""
+
+
 def gains_at(level: int, profile: Profile) -> tuple[float, ...]:
-    """Entry j: probability that draft tokens 0..j are all accepted, of a request at that level."""
+    """Return the gains of a request at that level. Entry j: probability that draft tokens 0..j are all accepted."""
     ratio = exp(level * LEVEL) / profile.odds[0]
     reached = 1.0
     gains = []
@@ -148,10 +316,10 @@ def gains_at(level: int, profile: Profile) -> tuple[float, ...]:
 
 
 def within_floor(gains: tuple[float, ...], floor: float) -> tuple[float, ...]:
-    """The gains of as many draft tokens as are expected to keep accepted / drafted at the floor, but at least one.
+    """Return the gains of as many draft tokens as are expected to keep accepted / drafted at the floor, at least one.
 
-    So an `auto` request with a floor drafts fewer tokens before it would be stopped for drafting too
-    many. Floor 0: all.
+    So an `auto` request with a floor drafts fewer tokens before it would be stopped for drafting too many. Floor 0:
+    all.
     """
     total = 0.0
     for count, gain in enumerate(gains, 1):
@@ -159,3 +327,7 @@ def within_floor(gains: tuple[float, ...], floor: float) -> tuple[float, ...]:
         if total < floor * count:
             return gains[: max(1, count - 1)]
     return gains
+
+
+def _inside(probability: float) -> float:
+    return min(_CERTAIN, max(1 - _CERTAIN, probability))

@@ -1,25 +1,69 @@
 """How many draft tokens to verify for each request of a batch, and how deep to draft.
 
-What is maximised is the requests' mean logarithmic speed. A request's speed is its expected output tokens per step,
+The search maximises the requests' mean logarithmic speed. A request's speed is its expected output tokens per step,
 divided by the time it is charged: an equal part of what the step shares (weights are read once for all, draft work is
-done for all), and the price of its own tokens. For one request, or many alike, that is output tokens per second of the
-engine. For a mixed batch it is not the most tokens in this very step, on purpose: texts are given, and a request that
-copies a passage with eight accepted drafts per step is through it soon whatever is decided, while those that crawl
-through prose are slowed by every draft iteration made for it. What is saved by one more accepted token is the time that
-a token of *this* request takes, and weighing gains so is maximising the logarithm. Measured in the closed loop of the
-tests, it needs up to 4% less time for the same texts than maximising each step's tokens per second.
+done for all), and the price of its own tokens. For one request, or many alike, that is the engine's output tokens per
+second. For a mixed batch it is not the most tokens in this step, on purpose. Texts are given: a request that copies a
+passage with eight accepted drafts per step is through it soon in any case, while every draft iteration made for it
+slows down those that crawl through prose. One more accepted token saves the time that a token of *this* request takes,
+and to weigh gains in this way is to maximise the logarithm. In the closed loop of the tests this needs up to 4% less
+time for the same texts than maximising each step's tokens per second.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import inf, log, nextafter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from serve_app.speculation.curve import Curve
-from serve_app.speculation.step_cost import StepCost
+from serve_app.speculation.cost_curve import StepCost
+
+_NOTHING: Final = 1e-9
+"""A gain below this counts as none."""
+SEARCH_STEPS: Final = 32
+"""Steps between full searches for the best depth; between them it climbs from the depth before."""
+KINDS_PER_STEP: Final = 4
+"""A batch of this many kinds of requests (by category and acceptance) is searched at every step; one of n times as many
+every n + 1 steps."""
+_SAME_TIME: Final = 0.1
+"""A search holds while the predicted step time differs from what it found by at most this share. For a fuller step, or
+once the costs turned out to be different, it is made again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """One level of acceptance; the requests that share it are one group. Compared by identity."""
+
+    gains: tuple[float, ...]
+    """Entry j: probability that draft tokens 0..j are all accepted."""
+    output: tuple[float, ...]
+    """Entry k: expected output tokens of a step with k draft tokens asked for."""
+    log_output: tuple[float, ...]
+    """Their logarithms."""
+    critical: tuple[float, ...]
+    """Entry k: the (k+1)-th draft token is worth verifying when what a request bears of the shared time of a step is
+    more than this many times what a token costs. Never decreasing."""
+
+    @classmethod
+    def of(cls, gains: Sequence[float], share: float = 1.0) -> Curve:
+        """Return the curve of expected gains (not increasing).
+
+        Args:
+            gains: expected gain of each draft token in turn, given that drafts come.
+            share: how often drafts come when asked for (0-1); n-gram drafts often find no match. A step without a
+                draft costs no verification.
+        """
+        output = tuple([1 + share * total for total in accumulate(gains, initial=0.0)])
+        critical, least = [], 0.0
+        for k, gain in enumerate(gains):
+            # Taking one more multiplies the output by 1 + share gain / output and the request's time by
+            # 1 + share token / (shared + (1 + share k) token); equal at this ratio of shared to token.
+            least = max(least, output[k] / gain - (1 + share * k)) if gain > _NOTHING else inf
+            critical.append(least)
+        return cls(tuple(gains), output, tuple([log(tokens) for tokens in output]), tuple(critical))
 
 
 class Group(NamedTuple):
@@ -32,12 +76,12 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, curve: Curve, size: int) -> Group:
-        """So many requests."""
+        """Return a group of that many requests."""
         return cls(curve, size, len(curve.critical))
 
 
 class Fixed(NamedTuple):
-    """Requests of the same curve whose draft tokens are not up for decision."""
+    """Requests of the same curve whose number of draft tokens is fixed."""
 
     curve: Curve
     size: int
@@ -45,7 +89,7 @@ class Fixed(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The part of a step that is not up for decision."""
+    """The part of a step that is given."""
 
     prefill_tokens: int
     fixed: Sequence[Fixed] = ()
@@ -60,7 +104,7 @@ class Allocation(NamedTuple):
     """Index of the group of which only the first `more` requests get as many, and the others one less; -1: none."""
     more: int
     depth: int
-    """What the proposer is asked for: the most draft tokens that any request gets."""
+    """What the proposer has to draft: the most draft tokens that any request gets."""
     tokens: float
     """Expected batched tokens of the step."""
     output: float
@@ -72,20 +116,20 @@ class Allocation(NamedTuple):
     score: float
     """Sum of the requests' logarithmic speeds."""
     ratio: float
-    """A draft token is worth it whose `Curve.critical` is below this."""
+    """Draft tokens whose `Curve.critical` is below this are worth verifying."""
 
 
 class Allocator:
     """The search, for one step. Exact where the time is linear in the tokens (tests compare with brute force)."""
 
     def __init__(self, groups: Sequence[Group], load: Load, cost: StepCost, share: float = 1.0) -> None:
-        """What there is to decide.
+        """Set up the search.
 
         Args:
             groups: the requests to decide for.
             load: the rest of the step.
             cost: step times.
-            share: how many of the asked draft tokens come (0-1), as in the curves.
+            share: share of the requested draft tokens that come (0-1), as in the curves.
         """
         self._groups, self._fixed, self._cost, self._share = groups, load.fixed, cost, share
         count, asked, least = 0, 0, 0
@@ -101,21 +145,21 @@ class Allocator:
         self._least_depth = least
 
     def plain(self) -> Allocation:
-        """No drafts for any of the groups."""
+        """Return the allocation without drafts for any of the groups."""
         nothing = (0,) * len(self._groups)
         return self._scored(nothing, 0, self._cost.draft(self._least_depth, self._count), 0.0)
 
     def at(self, depth: int, ratio: float) -> Allocation:
-        """The allocation at a depth and a ratio of shared time to token price that are known from a step before."""
+        """Return the allocation at a depth and a ratio of shared time to token price that an earlier search found."""
         depths, taken = self._worth(depth, ratio)
         return self._scored(depths, taken, self._cost.draft(max(depth, self._least_depth), self._count), ratio)
 
     def best(self, near: int | None = None) -> Allocation:
-        """The allocation with the highest score.
+        """Return the allocation with the highest score.
 
         At a given depth a draft token is taken when its ratio of shared time to token price (`Curve.critical`) is met.
-        Over depths the score rises, then falls, as far as tests could find; so from the depth of the step before
-        (`near`) it is enough to climb. None: every depth is tried.
+        Over depths the score rises, then falls, as far as tests could find. So from the depth of the step before
+        (`near`) it is enough to climb. None: try every depth.
         """
         best = self.plain()
         most = max([group.most for group in self._groups], default=0)
@@ -138,7 +182,7 @@ class Allocator:
         return found if found.score > best.score else best
 
     def _at_depth(self, depth: int) -> Allocation:
-        """The best with at most that depth, charged for all of it."""
+        """Return the best allocation with at most that depth, charged for all of it."""
         fixed_s = self._cost.draft(max(depth, self._least_depth), self._count)
         shared, price = self._prices(0, fixed_s)
         ratio = shared / price if price else inf
@@ -150,12 +194,12 @@ class Allocator:
         return self._scored(depths, taken, fixed_s, ratio)
 
     def _worth(self, depth: int, ratio: float) -> tuple[tuple[int, ...], int]:
-        """Draft tokens of each group that are worth it at this ratio, and their sum over all requests."""
+        """Return the draft tokens of each group that are worth it at this ratio, and their sum over all requests."""
         depths = [bisect_left(group.curve.critical, ratio, 0, min(depth, group.most)) for group in self._groups]
         return tuple(depths), sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
 
     def _rationed(self, depth: int, fixed_s: float) -> Allocation:
-        """As `_at_depth`, where tokens get dearer as they are taken: how many are worth it is found by bisection."""
+        """Return what `_at_depth` does where tokens get dearer as they are taken: bisect how many are worth it."""
         order = sorted([(ratio, count) for curve, count, _ in self._groups for ratio in curve.critical[:depth]])
         ends = list(accumulate([count for _, count in order]))
         low, high = 0, ends[-1]
@@ -188,11 +232,11 @@ class Allocator:
         return self._scored(tuple(depths), low, fixed_s, nextafter(ratio, inf), split, more, price)
 
     def _prices(self, taken: int, fixed_s: float) -> tuple[float, float]:
-        """Each request's part of the shared time, s, and the price of a token, s, when so many draft tokens are taken.
+        """Return each request's part of the shared time, s, and the price of a token, s, with that many draft tokens.
 
-        The price is that of one token more, but no more than the average. All tokens are charged at it, so the shared
-        time is what remains. Prefill raises the price where the hardware is at its limit; its own time is not shared
-        out: it is spent whatever is decided, and what a saved step is worth is the time of a step without it.
+        The price is that of one more token, but no more than the average. All tokens are charged at it, so the shared
+        time is what remains. Prefill raises the price where the hardware is at its limit. Its own time is not shared
+        out: it is spent in any case, and a saved step is worth the time of a step without it.
         """
         tokens = self._decode_tokens + self._share * taken
         seconds, price = self._cost.at(tokens)
@@ -240,3 +284,43 @@ class Allocator:
 
 def _score(allocation: Allocation) -> float:
     return allocation.score
+
+
+class Search(NamedTuple):
+    """When to search again, and what the last search found.
+
+    A search takes time by the kinds of requests in the batch, so with many of them it is made every few steps only.
+    Between searches each request's draft tokens still follow its own acceptance. Only the depth, what a token costs and
+    what a saved step is worth are kept, and these hardly change from one step to the next.
+    """
+
+    depth: int
+    ratio: float
+    """`Allocation.ratio`."""
+    seconds: float
+    """Predicted time of the step."""
+    due: int
+    """Step at which to search again, around this depth."""
+    full_due: int
+    """Step at which to search at all depths."""
+
+    @classmethod
+    def none(cls) -> Search:
+        """Return the state before the first search."""
+        return cls(0, 0.0, 0.0, 0, 0)
+
+    def next(self, allocator: Allocator, kinds: int, step: int) -> tuple[Allocation, Search]:
+        """Return the allocation for this step, and the search to go on with."""
+        if step < self.due:
+            same = allocator.at(self.depth, self.ratio)
+            if abs(same.seconds - self.seconds) <= _SAME_TIME * self.seconds:
+                return same, self
+        full = step >= self.full_due
+        found = allocator.best(None if full else self.depth)
+        return found, Search(
+            depth=found.depth,
+            ratio=found.ratio,
+            seconds=found.seconds,
+            due=step + 1 + kinds // KINDS_PER_STEP,
+            full_due=step + SEARCH_STEPS if full else self.full_due,
+        )

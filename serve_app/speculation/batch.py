@@ -1,13 +1,77 @@
-"""The requests of a step, sorted by what is to be decided for them."""
+"""The requests of a step: what is held of each, what is decided for it and why, and the batch sorted for the search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
-from serve_app.speculation.allocation import Allocation, Allocator, Fixed, Group, Load
-from serve_app.speculation.request_state import RequestState
-from serve_app.speculation.step_cost import StepCost
+from serve_app.speculation.acceptance import Belief, CategoryState, Evidence
+from serve_app.speculation.allocation import Allocation, Allocator, Curve, Fixed, Group, Load
+from serve_app.speculation.cost_curve import StepCost
+from serve_app.speculation.exploration import Backoff
+from serve_app.speculation.tau import TauState
+
+
+class Reason(StrEnum):
+    """Why a request has this many draft tokens; the values are shown to users."""
+
+    ASKED = "asked"
+    """The request set this k (0 included)."""
+    SEEDED = "seeded"
+    """A sampled request with a seed: its text must not depend on how many drafts each step had."""
+    AUTO = "auto"
+    """Most expected tokens per second for the batch."""
+    AUTO_OFF = "auto_off"
+    """Drafts for this request would cost more time than they save now."""
+    TAU_STOPPED = "tau_stopped"
+    """Acceptance fell under the request's floor."""
+    PROBE = "probe"
+    """A few drafts to find out whether the text has become predictable."""
+    PLAIN = "plain"
+    """A step without drafts to find out what drafts cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many draft tokens to verify for one request in its next step."""
+
+    k: int
+    reason: Reason
+
+
+@dataclass(slots=True)
+class RequestState:
+    """What the controller holds of one request: values that pure functions turn into new ones."""
+
+    id: str
+    k: int | None
+    """Fixed number of draft tokens; None: auto."""
+    why_fixed: Reason
+    """Why `k` is what it is, where it is fixed."""
+    tau: float
+    tau_state: TauState | None
+    """None: no tau."""
+    floor: float
+    """Least expected accepted / drafted of an auto request with a tau; 0: none."""
+    category: CategoryState
+    evidence: Evidence
+    belief: Belief
+    curve: Curve
+    backoff: Backoff
+    """Of an idle request: when to probe."""
+    idle: bool = False
+    """An auto request to which the last decision gave no drafts, other than a probe's."""
+    probing: bool = False
+    """Idle, and a probe is out."""
+    refresh: int = 0
+    """Of an idle request: step at which to form its belief again."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether tau has stopped it."""
+        return self.tau_state is not None and self.tau_state.stopped
 
 
 class Batch(NamedTuple):
@@ -15,7 +79,7 @@ class Batch(NamedTuple):
 
     autos: Sequence[Sequence[RequestState]]
     """To decide: groups with the same curve."""
-    asked: Sequence[RequestState]
+    fixed: Sequence[RequestState]
     """With a k of their own."""
     stopped: Sequence[RequestState]
     """Stopped by tau."""
@@ -31,17 +95,17 @@ def sort_batch(requests: Iterable[RequestState], prefill_tokens: int, cost: Step
         requests: those that decode.
         prefill_tokens: prompt tokens in the same step.
         cost: step times.
-        share: how many of the asked draft tokens come (0-1).
+        share: share of the requested draft tokens that come (0-1).
     """
     groups: dict[int, list[RequestState]] = {}
     fixed: dict[tuple[int, int], Fixed] = {}
-    asked: list[RequestState] = []
+    own_k: list[RequestState] = []
     stopped: list[RequestState] = []
     size = 0
     for request in requests:
         size += 1
         k = request.k
-        if k != 0 and request.tau_state is not None and request.tau_state.stopped:
+        if k != 0 and request.stopped:
             stopped.append(request)
             k = 0
         elif k is None:
@@ -52,7 +116,7 @@ def sort_batch(requests: Iterable[RequestState], prefill_tokens: int, cost: Step
                 same.append(request)
             continue
         else:
-            asked.append(request)
+            own_k.append(request)
         key = (id(request.curve), k)
         before = fixed.get(key)
         fixed[key] = Fixed(request.curve, 1 + (before.size if before else 0), k)
@@ -60,11 +124,11 @@ def sort_batch(requests: Iterable[RequestState], prefill_tokens: int, cost: Step
     allocator = Allocator(
         [Group.of(same[0].curve, len(same)) for same in autos], Load(prefill_tokens, list(fixed.values())), cost, share
     )
-    return Batch(autos, asked, stopped, allocator, size)
+    return Batch(autos, own_k, stopped, allocator, size)
 
 
 def depths_of(batch: Batch, allocation: Allocation) -> Iterable[tuple[RequestState, int]]:
-    """What the allocation gives each auto request."""
+    """Yield each auto request with the draft tokens that the allocation gives it."""
     for position, (group, k) in enumerate(zip(batch.autos, allocation.depths, strict=True)):
         if position == allocation.split:
             yield from [(request, k) for request in group[: allocation.more]]

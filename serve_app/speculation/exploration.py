@@ -1,11 +1,69 @@
-"""How many idle requests may be probed in a step, and whether that could lead to anything."""
+"""What the controller may spend on finding out: when to probe again, how many requests, and at what cost."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from serve_app.speculation.allocation import Allocation
-from serve_app.speculation.step_cost import StepCost
+from serve_app.speculation.cost_curve import StepCost
+
+FIRST_INTERVAL_STEPS: Final = 8
+"""Fewest steps between two probes of a request."""
+MOST_INTERVAL_STEPS: Final = 64
+"""Most steps that failing probes of a request back off to (doubling each time)."""
+SAVED_STEPS: Final = 1.5
+"""Most unspent allowance that is kept for later, in times of a current step."""
+HOPE: Final = 0.95
+"""Nothing is probed where drafts would not pay even at this acceptance (a busy engine)."""
+
+
+class Backoff(NamedTuple):
+    """Steps between probes: intervals double with every failure, up to a bound.
+
+    Whatever the outcomes, two probes are at least the first interval apart.
+    """
+
+    first: int
+    most: int
+    interval: int
+    """Current interval, steps."""
+    due: int
+    """Step from which on the next probe may be sent."""
+
+    @classmethod
+    def starting(cls, step: int, first: int = FIRST_INTERVAL_STEPS, most: int = MOST_INTERVAL_STEPS) -> Backoff:
+        """Return the state of a request that begins at this step."""
+        return cls(first, max(first, most), first, step + first)
+
+    def probed(self, step: int) -> Backoff:
+        """Return the state after a probe. Its outcome is not known yet, and may never be (no draft was found)."""
+        return self._replace(due=step + self.interval)
+
+    def failed(self, step: int) -> Backoff:
+        """Return the state after a probe that failed: the next one waits twice as long."""
+        interval = min(self.most, 2 * self.interval)
+        return self._replace(interval=interval, due=step + interval)
+
+    def succeeded(self, step: int) -> Backoff:
+        """Return the state after a probe that succeeded: the intervals start over."""
+        return self._replace(interval=self.first, due=step + self.first)
+
+
+class Allowance(NamedTuple):
+    """Seconds that may be lost to exploration: a share of the engine's time, saved up for a few steps at most.
+
+    Bound: over any time, the expected loss is at most `share` of it plus `SAVED_STEPS` steps.
+    """
+
+    seconds: float
+
+    def earned(self, step_s: float, share: float) -> Allowance:
+        """Return the allowance after a step of that length."""
+        return Allowance(min(SAVED_STEPS * step_s, self.seconds + share * step_s))
+
+    def spent(self, seconds: float) -> Allowance:
+        """Return the allowance after a loss, which it must cover. A gain costs nothing and earns nothing."""
+        return Allowance(self.seconds - max(0.0, seconds))
 
 
 class Probes(NamedTuple):
@@ -25,10 +83,10 @@ NO_PROBES = Probes(0, 0, 0.0)
 def affordable_probes(
     wanted: int, tokens: int, decided: Allocation, requests: int, cost: StepCost, allowed_s: float
 ) -> Probes:
-    """As many of the `wanted` probes of `tokens` draft tokens as the allowed time covers.
+    """Return as many of the `wanted` probes of `tokens` draft tokens as the allowed time covers.
 
-    The draft work of a depth is shared by all `requests` of the step, so with a costly draft nothing is affordable for
-    a while, and then many requests are probed together.
+    All `requests` of the step share the draft work of a depth. So with a costly draft nothing is affordable for a
+    while, and then many requests are probed together.
     """
     fixed = cost.draft(max(decided.depth, tokens), requests) - cost.draft(decided.depth, requests)
     each = (cost.verify(decided.tokens + wanted * tokens) - cost.verify(decided.tokens)) / wanted
@@ -41,7 +99,7 @@ def affordable_probes(
     return Probes(count, tokens, fixed + count * each)
 
 
-def hopeful(probes: Probes, hope: float, rate: float) -> bool:
-    """Whether drafts like these would pay if nearly all (`hope`) were accepted, at this rate of output tokens/s."""
-    gain = sum([hope ** (position + 1) for position in range(probes.tokens)])
+def hopeful(probes: Probes, rate: float) -> bool:
+    """Return whether drafts like these would pay at an acceptance of `HOPE`, at this rate of output tokens/s."""
+    gain = sum([HOPE ** (position + 1) for position in range(probes.tokens)])
     return probes.requests * gain > rate * probes.lost_s

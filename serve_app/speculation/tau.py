@@ -1,10 +1,10 @@
-"""The acceptance floor tau as a state machine: running, stopped, running again when probes show clearly more.
+"""The acceptance floor tau as a state machine: running, stopped, and running again when probes show clearly more.
 
-A request that runs is stopped when its acceptance (accepted / drafted tokens, exponentially forgotten) is under tau
-and at least `min_tokens` were drafted since it began to run. A stopped one is probed at intervals that double up to a
-bound, and runs again when `probe_tokens` or more probed tokens show tau plus the margin. So it cannot flap faster than
-once in `interval_steps` steps and `min_tokens` draft tokens; and a request that runs again by luck is stopped with the
-interval doubled, because only a run that proves itself (acceptance of tau plus margin on `min_tokens`) resets it.
+A running request is stopped when its acceptance (accepted / drafted tokens, exponentially forgotten) is under tau and
+at least `MIN_TOKENS` were drafted since it began to run. A stopped request is probed at intervals that double up to a
+bound, and runs again when `PROBE_TOKENS` or more probed tokens show tau plus the margin. So it cannot flap faster than
+once in `FIRST_INTERVAL_STEPS` steps and `MIN_TOKENS` draft tokens. A request that runs again by luck is stopped with
+the interval doubled, because only a run that proves itself (acceptance of tau plus margin on `MIN_TOKENS`) resets it.
 
 tau bounds what is drafted and never what is accepted: the output distribution does not depend on it.
 """
@@ -12,10 +12,18 @@ tau bounds what is drafted and never what is accepted: the output distribution d
 from __future__ import annotations
 
 from math import exp
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from serve_app.speculation.backoff import Backoff
-from serve_app.speculation.settings import ExplorationSettings, TauSettings
+from serve_app.speculation.exploration import Backoff
+
+MEMORY_TOKENS: Final = 48.0
+"""Memory of the measured acceptance, draft tokens: older ones fade by e."""
+MIN_TOKENS: Final = 24
+"""Draft tokens to see before tau may stop a request."""
+MARGIN: Final = 0.1
+"""A stopped request resumes when probes show tau plus this much acceptance (at most 1)."""
+PROBE_TOKENS: Final = 4
+"""Draft tokens of a probe, and that a verdict needs."""
 
 
 class TauState(NamedTuple):
@@ -33,21 +41,20 @@ class TauState(NamedTuple):
     backoff: Backoff
 
     @classmethod
-    def new(cls, step: int, exploration: ExplorationSettings) -> TauState:
-        """Of a request that begins to run."""
-        backoff = Backoff.starting(step, exploration.interval_steps, exploration.max_interval_steps)
-        return cls(False, 0.0, 0.0, 0, False, backoff)
+    def new(cls, step: int) -> TauState:
+        """Return the state of a request that begins to run."""
+        return cls(False, 0.0, 0.0, 0, False, Backoff.starting(step))
 
     def probed(self, step: int) -> TauState:
-        """A probe is sent."""
-        return self._replace(probing=True, backoff=self.backoff.looked(step))
+        """Return the state after a probe was sent."""
+        return self._replace(probing=True, backoff=self.backoff.probed(step))
 
-    def after(self, tau: float, drafted: int, accepted: int, step: int, settings: TauSettings) -> TauState:
-        """With the outcome of a step that verified `drafted` tokens (none: nothing is learned)."""
+    def after(self, tau: float, drafted: int, accepted: int, step: int) -> TauState:
+        """Return the state after a step that verified `drafted` tokens (none: nothing is learned)."""
         if not drafted or (self.stopped and not self.probing):
             return self
-        enough = min(1.0, tau + settings.margin)
-        kept = 1.0 if self.stopped else exp(-drafted / settings.memory_tokens)
+        enough = min(1.0, tau + MARGIN)
+        kept = 1.0 if self.stopped else exp(-drafted / MEMORY_TOKENS)
         state = self._replace(
             drafted=self.drafted * kept + drafted,
             accepted=self.accepted * kept + accepted,
@@ -56,18 +63,14 @@ class TauState(NamedTuple):
         )
         measured = state.accepted / state.drafted
         if self.stopped:
-            if state.seen < settings.probe_tokens:
+            if state.seen < PROBE_TOKENS:
                 return state
-            if measured >= enough:
-                # Doubled already here: only a run that proves itself deserves a short wait after the next stop.
-                return state._replace(
-                    stopped=False, drafted=0.0, accepted=0.0, seen=0, backoff=state.backoff.failed(step)
-                )
-            return state._replace(drafted=0.0, accepted=0.0, seen=0, backoff=state.backoff.failed(step))
-        if state.seen < settings.min_tokens:
+            # Doubled also after a success: only a run that proves itself deserves a short wait after the next stop.
+            return TauState(measured < enough, 0.0, 0.0, 0, False, state.backoff.failed(step))
+        if state.seen < MIN_TOKENS:
             return state
         if measured < tau:
-            return state._replace(stopped=True, drafted=0.0, accepted=0.0, seen=0, backoff=state.backoff.looked(step))
+            return TauState(True, 0.0, 0.0, 0, False, state.backoff.probed(step))
         if measured >= enough:
             return state._replace(backoff=state.backoff.succeeded(step))
         return state

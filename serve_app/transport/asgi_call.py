@@ -1,4 +1,4 @@
-"""Runs one HTTP request through an ASGI application inside this process and streams the response out."""
+"""Run one HTTP request through an ASGI application in this process, and stream its response."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from serve_app.transport.ending import end
+from serve_app.transport.tasks import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 _LEAVE_S = 0.5
-"""How long an application that was told that its client has left may take to end by itself, s."""
+"""Longest time for an application to end by itself after the disconnect message, s."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """A request as it came in: path, headers and whole body."""
+    """A whole request: path, headers and body."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class ResponseStart:
 
 @dataclass(slots=True)
 class _Outbox:
-    """What the application has sent and the consumer has not taken; body chunks that wait are joined."""
+    """What the application has sent and the consumer has not read. Waiting body chunks are joined."""
 
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     start: ResponseStart | None = None
@@ -57,10 +57,12 @@ class _Outbox:
 
 
 async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
-    """The response to one request: `ResponseStart`, then body chunks. What the application raises before the end of its
-    response is raised here.
+    """Yield the response to one request: `ResponseStart`, then body chunks.
 
-    Closing the generator tells the application that the client has left; if it does not end then, it is cancelled.
+    Closing the generator sends the application a disconnect message. If it does not end then, it is cancelled.
+
+    Raises:
+        the error that the application raises before the end of its response.
     """
     outbox, left, sent = _Outbox(), asyncio.Event(), False
 
@@ -85,20 +87,20 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
             body = b"".join(chunks)
             if body:
                 yield body
-            # Chunks may have come while the consumer worked on the last one: the end is the end only without them.
+            # Chunks may have arrived while the consumer handled the last one, so this is the end only without them.
             if not outbox.chunks and (outbox.done or task.done()):
                 break
         if not outbox.done:
             await task
     finally:
         left.set()
-        # Not cancelled at once: vLLM runs a handler in a task of its own, which only the disconnect message ends.
+        # Do not cancel at once: vLLM runs a handler in its own task, which only the disconnect message ends.
         try:
             await asyncio.wait({task}, timeout=_LEAVE_S)
         finally:
-            await end(task)
+            await cancel_and_wait(task)
         if outbox.done and not task.cancelled() and (error := task.exception()) is not None:
-            # Starlette raises what it has answered with a 500, for its server to log.
+            # Starlette answers with a 500 and raises the error again, for its server to log.
             logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=error)
 
 

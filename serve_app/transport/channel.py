@@ -1,11 +1,11 @@
-"""The token channel: a replica sends a request's items to the ingress that asked, over a TCP connection of its own.
+"""The token channel: a replica sends the items of a request to the calling ingress, over one TCP connection a request.
 
-Serve's handle carries the request (queueing, choice of a replica, autoscaling, cancellation) and tells when its replica
-dies. Items do not go through it: an item on a Serve stream costs about 0.3 ms of CPU on its two sides together, a frame
-on a socket half of that (docs/architecture.md).
+Serve's handle carries the call (queueing, choice of a replica, autoscaling, cancellation) and reports that a replica
+has died. Items do not go through it: an item on a Serve stream costs about 0.3 ms of CPU on both sides together, a
+frame on a socket half of that (docs/architecture.md).
 
-A connection begins with the request's key, which only the replica that got the request knows; then frames: 4 bytes
-length of the payload (big endian), 1 byte kind, payload: bytes as they are, or one of a few dataclasses in msgpack.
+A connection begins with the request's key, which only the called replica knows. Frames follow: 4 bytes length of the
+payload (big endian), 1 byte kind, payload. The payload is bytes as they are, or one of a few dataclasses in msgpack.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cluster.supervised import Supervised
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted, Finished
 from serve_app.transport.asgi_call import ResponseStart
-from serve_app.transport.ending import end
-from serve_app.transport.inbox import Inbox
+from serve_app.transport.stream import ItemStream
+from serve_app.transport.tasks import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 Message = Admitted | Finished | Failure | ResponseStart
@@ -40,33 +40,33 @@ _END: Final = 1
 _MESSAGES: Final[dict[int, type[Message]]] = {2: Admitted, 3: Finished, 4: Failure, 5: ResponseStart}
 _KIND_OF: Final = {message: kind for kind, message in _MESSAGES.items()}
 _KEY_WAIT_S: Final = 5.0
-"""A connection that has not named its request by then is closed, s."""
+"""A connection that has not sent its key by then is closed, s."""
 
 _CONNECT_S: Final = 5.0
-"""Longest wait for the ingress to take the connection, s."""
-_LOOK_EVERY_S: Final = 2.0
-"""How often the ingress looks whether it still listens, s."""
+"""Longest wait for the ingress to accept the connection, s."""
+_CHECK_EVERY_S: Final = 2.0
+"""Interval at which the ingress checks that it still listens, s."""
 _BACKLOG: Final = 4096
-"""Connections that may wait to be accepted: every request of a burst makes one at the same moment."""
+"""Connections that may wait to be accepted: all requests of a burst connect at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyTo:
-    """Where a request's items go."""
+    """Where a replica sends the items of a request."""
 
     host: str
     port: int
     key: bytes
     asked_s: float
-    """When the ingress asked, seconds since the epoch."""
+    """When the ingress made the call, seconds since the epoch."""
 
 
 async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Failure | None:
-    """Send all items, as fast as the ingress takes them, and close them; also when the ingress goes away.
+    """Send all items as fast as the ingress reads them, and close the generator, also if the ingress goes away.
 
     Returns:
-        None when everything was sent; otherwise why not, for the way through Serve: nobody reads it when the client has
-        left, and it ends the stream when the connection broke.
+        None if everything was sent, else the failure. It travels through Serve: it ends the stream if the connection
+        broke, and nobody reads it if the client has left.
     """
     async with contextlib.aclosing(items):
         try:
@@ -76,32 +76,32 @@ async def send_items(reply_to: ReplyTo, items: AsyncGenerator[Item, None]) -> Fa
             reason = f"the replica cannot connect to the ingress at {reply_to.host}:{reply_to.port}: {error!r}"
             return Failure("channel_failed", reason, status=502, retryable=True)
         sending = asyncio.ensure_future(_send(writer, reply_to.key, items))
-        # The ingress sends nothing: its end of file is the client leaving, also while the engine is silent.
+        # The ingress sends nothing. Its end of file means that the client has left, also while the engine is silent.
         leaving = asyncio.ensure_future(reader.read())
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             whole = sending.done() and sending.result()
         finally:
             try:
-                await end(sending, leaving)
+                await cancel_and_wait(sending, leaving)
             finally:
                 writer.close()
     return None if whole else Failure("replica_lost", "the token channel broke", status=503, retryable=True)
 
 
 async def _send(writer: asyncio.StreamWriter, key: bytes, items: AsyncGenerator[Item, None]) -> bool:
-    """Whether everything was sent."""
+    """Return whether everything was sent."""
     writer.write(key)
     async for item in items:
-        if not await _written(writer, _frame(item)):
+        if not await _write(writer, _frame(item)):
             return False
-    # At the end `drain` shall wait for all of it: a replica that stops now would take the rest with it.
+    # At the end `drain` must wait until all bytes are sent: a replica that stops now would lose the rest.
     writer.transport.set_write_buffer_limits(high=0)
-    return await _written(writer, _HEADER.pack(0, _END))
+    return await _write(writer, _HEADER.pack(0, _END))
 
 
-async def _written(writer: asyncio.StreamWriter, frame: bytes) -> bool:
-    """Whether the connection took it."""
+async def _write(writer: asyncio.StreamWriter, frame: bytes) -> bool:
+    """Return whether the connection accepted the frame."""
     try:
         writer.write(frame)
         await writer.drain()
@@ -117,12 +117,12 @@ def _frame(item: Item) -> bytes:
     return _HEADER.pack(len(payload), _KIND_OF[type(item)]) + payload
 
 
-class Inbound(Inbox[Item]):
+class ReplicaStream(ItemStream[Item]):
     """The items of one request, from its replica's connection.
 
     Args:
-        reply_to: where the replica shall connect.
-        channel: forgets this request when it is closed.
+        reply_to: where the replica connects to.
+        channel: forgets this request when the stream is closed.
     """
 
     def __init__(self, reply_to: ReplyTo, channel: TokenChannel) -> None:
@@ -130,66 +130,66 @@ class Inbound(Inbox[Item]):
         self.reply_to = reply_to
         self._channel = channel
         self._transport: asyncio.Transport | None = None
-        self._attendant: asyncio.Task[None] | None = None
         self._at_end: Callable[[], None] | None = None
+        self._at_close: Callable[[], object] | None = None
 
     def on_end(self, call: Callable[[], None]) -> None:
-        """Call this once when the stream ends, however it does."""
+        """Call this once when the stream ends, whatever ends it."""
         self._at_end = call
 
+    def on_close(self, call: Callable[[], object]) -> None:
+        """Call this when the consumer closes the stream."""
+        self._at_close = call
+
     def end(self, error: BaseException | None = None) -> None:
-        """See `Inbox.end`."""
+        """See `ItemStream.end`."""
         super().end(error)
         if self._at_end is not None:
             call, self._at_end = self._at_end, None
             call()
 
-    def attend(self, task: asyncio.Task[None]) -> None:
-        """A task that is of use only while the stream is read."""
-        self._attendant = task
-
     def connected(self, transport: asyncio.Transport) -> None:
-        """The replica is here."""
+        """Note the replica's connection."""
         self._transport = transport
 
     async def aclose(self) -> None:
-        """Take nothing more; the replica's next write fails."""
+        """Take nothing more: the replica's next write fails."""
         self.end()
         self._channel.forget(self)
-        if self._attendant is not None:
-            self._attendant.cancel()
+        if self._at_close is not None:
+            self._at_close()
         if self._transport is not None:
             self._transport.abort()
 
-    def _hold(self) -> None:
+    def _pause(self) -> None:
         if self._transport is not None:
             self._transport.pause_reading()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
 
 class TokenChannel:
-    """The ingress's end: it listens, and hands each connection to the request that it names."""
+    """The ingress's side: it listens, and matches each connection with the request whose key it sends."""
 
     def __init__(self) -> None:
-        self._awaited: dict[bytes, Inbound] = {}
+        self._awaited: dict[bytes, ReplicaStream] = {}
         self._server: asyncio.Server | None = None
-        self.work = Supervised("ingress: token channel", self._look)
+        self.work = Supervised("ingress: token channel", self._check)
 
     async def start(self, host: str) -> None:
-        """Listen on a free port of `host`, an address of this node that replicas on other nodes can reach."""
+        """Listen on a free port of `host`, an address of this node that replicas on other nodes reach."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), host, 0, backlog=_BACKLOG)
         self._address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
 
-    async def _look(self) -> None:
-        """Connect as a replica does; where nobody listens any more, listen anew, on another port.
+    async def _check(self) -> None:
+        """Connect as a replica does. If nobody listens any more, listen again, on another port.
 
-        uvloop closes a server for good when it cannot accept a connection, as without a free file descriptor.
+        uvloop closes a server for good if it cannot accept a connection, for example without a free file descriptor.
         """
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_CHECK_EVERY_S)
         assert self._server is not None, "not started"
         host, port = self._address
         try:
@@ -197,29 +197,29 @@ class TokenChannel:
                 _, writer = await asyncio.open_connection(host, port)
             writer.close()
         except OSError as error:  # TimeoutError is one
-            logger.error("the token channel at %s:%d takes no connections, it listens anew: %r", host, port, error)
+            logger.error("the token channel at %s:%d accepts no connections, listening again: %r", host, port, error)
             self._server.close()
             await self.start(host)
 
     def stop(self) -> None:
-        """Listen no more; open connections go on."""
+        """Stop listening. Open connections stay open."""
         if self._server is not None:
             self._server.close()
 
-    def open(self) -> Inbound:
-        """A place for the items of one request; to be closed."""
+    def open(self) -> ReplicaStream:
+        """Return a stream for the items of one request. The caller closes it."""
         assert self._server is not None, "not started"
-        inbound = Inbound(ReplyTo(*self._address, secrets.token_bytes(_KEY_BYTES), time.time()), self)
-        self._awaited[inbound.reply_to.key] = inbound
-        return inbound
+        stream = ReplicaStream(ReplyTo(*self._address, secrets.token_bytes(_KEY_BYTES), time.time()), self)
+        self._awaited[stream.reply_to.key] = stream
+        return stream
 
-    def claim(self, key: bytes) -> Inbound | None:
-        """The request of that key, once."""
+    def claim(self, key: bytes) -> ReplicaStream | None:
+        """Return the stream with that key. A key is valid once."""
         return self._awaited.pop(key, None)
 
-    def forget(self, inbound: Inbound) -> None:
-        """Nobody waits for this request any more."""
-        self._awaited.pop(inbound.reply_to.key, None)
+    def forget(self, stream: ReplicaStream) -> None:
+        """Drop a stream that nobody reads any more."""
+        self._awaited.pop(stream.reply_to.key, None)
 
 
 class _Connection(asyncio.Protocol):
@@ -227,29 +227,29 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, channel: TokenChannel) -> None:
         self._channel = channel
-        self._inbound: Inbound | None = None
+        self._stream: ReplicaStream | None = None
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio.Transport, only like it.
+        # uvloop's transports have the methods of asyncio.Transport and are no subclass of it.
         self._transport = cast(asyncio.Transport, transport)
-        self._too_late = asyncio.get_running_loop().call_later(_KEY_WAIT_S, self._transport.abort)
+        self._key_timeout = asyncio.get_running_loop().call_later(_KEY_WAIT_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._inbound is None:
+        if self._stream is None:
             if len(self._buffer) < _KEY_BYTES:
                 return
-            self._too_late.cancel()
-            self._inbound = self._channel.claim(bytes(self._buffer[:_KEY_BYTES]))
-            if self._inbound is None:
+            self._key_timeout.cancel()
+            self._stream = self._channel.claim(bytes(self._buffer[:_KEY_BYTES]))
+            if self._stream is None:
                 self._transport.abort()
                 return
-            self._inbound.connected(self._transport)
+            self._stream.connected(self._transport)
             del self._buffer[:_KEY_BYTES]
-        self._take_frames(self._inbound)
+        self._take_frames(self._stream)
 
-    def _take_frames(self, inbound: Inbound) -> None:
+    def _take_frames(self, stream: ReplicaStream) -> None:
         start, buffer = 0, self._buffer
         while len(buffer) - start >= _HEADER.size:
             size, kind = _HEADER.unpack_from(buffer, start)
@@ -258,16 +258,16 @@ class _Connection(asyncio.Protocol):
                 break
             payload = bytes(memoryview(buffer)[start + _HEADER.size : end])
             if kind == _BYTES:
-                inbound.put(payload)
+                stream.put(payload)
             elif kind == _END:
-                inbound.end()
+                stream.end()
             else:
-                inbound.put(msgspec.msgpack.decode(payload, type=_MESSAGES[kind]))
+                stream.put(msgspec.msgpack.decode(payload, type=_MESSAGES[kind]))
             start = end
         del buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._too_late.cancel()
-        if self._inbound is not None:
-            # After a whole stream this says nothing new: the first end counts.
-            self._inbound.end(ApiError("replica_lost", "the engine replica went away", status=503, retryable=True))
+        self._key_timeout.cancel()
+        if self._stream is not None:
+            # After a complete stream this changes nothing: only the first end counts.
+            self._stream.end(ApiError("replica_lost", "the engine replica went away", status=503, retryable=True))

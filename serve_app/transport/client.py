@@ -1,35 +1,41 @@
-"""The ingress's way to the tiers: asks an engine replica through Serve, and gets its items over the token channel."""
+"""The ingress's client of the tiers: it calls a replica through Serve, and gets the items over the token channel."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import cast
 
-from grpc import RpcError
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponse
 
 from router.registry import TierName
-from serve_app.admission.tier_slots import Admission
+from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
-from serve_app.engine.deployment import StreamItem
-from serve_app.engine.interface import GenerationRequest
+from serve_app.engine.interface import Admitted, Finished, GenerationRequest
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
-from serve_app.transport.channel import Inbound, Item, TokenChannel
-from serve_app.transport.inbox import Inbox
+from serve_app.transport.channel import Item, TokenChannel
+from serve_app.transport.ray_errors import ray_errors_as
+from serve_app.transport.stream import ItemStream
+
+GenerationStream = ItemStream[Admitted | bytes | Finished]
+"""Items of `EngineDeployment.generate`; `bytes` are whole `token` events."""
+ResponseStream = ItemStream[ResponseStart | bytes]
+"""Items of `EngineDeployment.openai`; `bytes` are pieces of the response's body."""
 
 
 class TierClient:
-    """Requests to the tiers' replicas. Closing the inbox of one cancels it there, also while it is still queued.
+    """Calls the tiers' replicas. Each stream ends with an `ApiError` if the tier is full or its replica is lost.
+
+    Closing a stream cancels its request in the replica, also while the request is still queued.
 
     Args:
         handles: one deployment handle per tier.
-        channel: where replicas send items.
+        channel: receives the items.
         pool: knows why a tier cannot start.
-        admission: refuses what a tier has no room for, before it is sent.
+        slots: refuses a request before it is sent if its tier is full.
     """
 
     def __init__(
@@ -37,56 +43,61 @@ class TierClient:
         handles: Mapping[TierName, DeploymentHandle],
         channel: TokenChannel,
         pool: PoolView,
-        admission: Admission,
+        slots: TierSlots,
     ) -> None:
         self._handles = handles
         self._channel = channel
         self._pool = pool
-        self._admission = admission
+        self._slots = slots
 
-    def generate(self, tier: TierName, request: GenerationRequest) -> Inbox[StreamItem]:
-        """Items of `EngineDeployment.generate`; ends with an `ApiError` when the tier is full or its replica lost."""
-        return cast(Inbox[StreamItem], self._ask(tier, "generate", request))
+    def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+        """Send a request to a tier's engine."""
+        return cast(GenerationStream, self._call(tier, "generate", request))
 
-    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> Inbox[ResponseStart | bytes | Failure]:
-        """Items of `EngineDeployment.openai`, for a request of so many sequences; ends as `generate`."""
-        return cast(Inbox[ResponseStart | bytes | Failure], self._ask(tier, "openai", call, sequences))
+    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> ResponseStream:
+        """Send an OpenAI request with so many sequences to a tier's engine."""
+        return cast(ResponseStream, self._call(tier, "openai", call, sequences))
 
-    def _ask(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> Inbox[Item]:
-        inbound = self._channel.open()
+    def _call(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> ItemStream[Item]:
+        stream = self._channel.open()
         try:
-            inbound.on_end(self._admission.take(tier, sequences))
+            stream.on_end(self._slots.take(tier, sequences))
         except ApiError as full:
-            inbound.end(full)
-            return inbound
-        response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, inbound.reply_to)
-        watching = asyncio.ensure_future(self._watch(tier, response, inbound))
+            stream.end(full)
+            return stream
+        response: DeploymentResponse = getattr(self._handles[tier], method).remote(argument, stream.reply_to)
+        result = asyncio.ensure_future(self._result(tier, response))
 
-        def finish(watching: asyncio.Task[None]) -> None:
-            # What nobody expected ends the stream too, instead of leaving it silent: Serve may cancel by itself.
-            if watching.cancelled():
-                inbound.end(_lost(tier))
-            elif error := watching.exception():
-                inbound.end(error)
-            # Not in a `finally` of `_watch`: a task that is cancelled before it began runs none.
+        def finish(result: asyncio.Task[None]) -> None:
+            # An error that nobody expected ends the stream too, and a cancellation: Serve may cancel by itself.
+            if result.cancelled():
+                stream.end(_lost(tier))
+            elif error := result.exception():
+                stream.end(error)
+            # Not in a `finally` of `_result`: a task that is cancelled before its first step runs none.
             response.cancel()
 
-        watching.add_done_callback(finish)
-        inbound.attend(watching)
-        return inbound
+        result.add_done_callback(finish)
+        stream.on_close(result.cancel)
+        return stream
 
-    async def _watch(self, tier: TierName, response: DeploymentResponse, inbound: Inbound) -> None:
-        """End the stream with what Serve says, where the replica itself can say nothing."""
-        try:
+    async def _result(self, tier: TierName, response: DeploymentResponse) -> None:
+        """Wait until the replica has sent everything.
+
+        Raises:
+            ApiError: it has not.
+        """
+        with ray_errors_as(partial(self._api_error, tier)):
             failure: Failure | None = await response
-            if failure is not None:
-                inbound.end(failure.as_api_error())
-        except BackPressureError:
-            inbound.end(self._admission.full(tier))
-        except DeploymentUnavailableError:
-            inbound.end(self._pool.unavailable(tier))
-        except (RayError, RayServeException, RpcError):
-            inbound.end(_lost(tier))
+        if failure is not None:
+            raise failure.as_api_error()
+
+    def _api_error(self, tier: TierName, error: Exception) -> ApiError:
+        if isinstance(error, BackPressureError):
+            return self._slots.full(tier)
+        if isinstance(error, DeploymentUnavailableError):
+            return self._pool.unavailable(tier)
+        return _lost(tier)
 
 
 def _lost(tier: TierName) -> ApiError:

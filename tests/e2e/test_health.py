@@ -30,25 +30,32 @@ def replica(server: Server) -> tuple[int, int]:
     return top.pid, core.pid
 
 
-def assert_ends_and_is_replaced(server: Server, api: Api, pid: int) -> None:
-    """The replica of that process ends at once, and the next request is answered by another."""
+def assert_ends(server: Server, api: Api, pid: int) -> None:
+    """The replica of that process ends at once."""
     api.wait_for(lambda _: all(process.pid != pid for process in server.processes()), ENDS_WITHIN_S)
+
+
+def test_an_idle_engines_death_ends_its_replica_and_another_answers_the_next_request(server: Server, api: Api) -> None:
+    assert api.infer(**QUESTION).kinds[-1] == "done"  # the tier is warm
+    dying, core = replica(server)
+    os.kill(core, signal.SIGKILL)
+    assert_ends(server, api, dying)
     again = api.infer(**QUESTION)
     assert again.kinds[-1] == "done"
     assert "Paris" in again.text
-    assert replica(server)[0] != pid
+    assert replica(server)[0] != dying
 
 
-def test_a_dead_engine_ends_its_stream_retryably_and_its_tier_serves_again(server: Server, api: Api) -> None:
+def test_a_dead_engine_ends_its_stream_with_a_retryable_error_and_its_replica(server: Server, api: Api) -> None:
     body = {"prompt": "Write a very long story.", "mode": "manual", "power": 95, "max_tokens": 1500, "temperature": 0}
     kinds: list[str] = []
     error = {}
-    ending = 0
+    dying = 0
     with api.stream("/api/inference", body) as response:
         for kind, data in events(response.iter_bytes()):
             kinds.append(kind)
-            if kind == "token" and not ending:
-                ending, core = replica(server)
+            if kind == "token" and not dying:
+                dying, core = replica(server)
                 os.kill(core, signal.SIGKILL)
             if kind == "error":
                 error = data
@@ -57,11 +64,4 @@ def test_a_dead_engine_ends_its_stream_retryably_and_its_tier_serves_again(serve
     assert not {"metrics", "done"} & set(kinds)
     assert error["retryable"] is True
     assert error["code"] in ("engine_dead", "replica_lost")
-    assert_ends_and_is_replaced(server, api, ending)
-
-
-def test_an_idle_engines_death_ends_its_replica_too(server: Server, api: Api) -> None:
-    assert api.infer(**QUESTION).kinds[-1] == "done"  # the tier is warm
-    ending, core = replica(server)
-    os.kill(core, signal.SIGKILL)
-    assert_ends_and_is_replaced(server, api, ending)
+    assert_ends(server, api, dying)

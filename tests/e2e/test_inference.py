@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench.load.client import HOST
 from bench.load.servers import Server
+from tests.e2e.conftest import QUESTION, TIER_OF_POWER, ask
 from tests.support.api import Answer, Api, Json
 
-QUESTION = "What is the capital of France?"
-TIER_OF_POWER = {10: "eco", 40: "balanced", 70: "performance", 95: "ultra"}
 WARM = {"mode": "manual", "power": 10}  # eco: warm from the start, drafts with n-grams
 LONGEST_SILENCE_S = 5.0
-
-
-def ask(server: Server, power: int) -> Answer:
-    with Api(f"http://{HOST}:{server.port}") as api:
-        return api.infer(prompt=QUESTION, mode="manual", power=power, temperature=0, max_tokens=24)
-
-
-@pytest.fixture(scope="module")
-def first(server: Server) -> dict[int, Answer]:
-    """The first answer of every tier; the three cold ones are woken together."""
-    with ThreadPoolExecutor(len(TIER_OF_POWER)) as pool:
-        answers = pool.map(lambda power: ask(server, power), TIER_OF_POWER)
-        return dict(zip(TIER_OF_POWER, answers, strict=True))
 
 
 def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
@@ -42,6 +26,8 @@ def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
     assert config["target_model"] == "smollm2-135m-instruct"
     assert (config["fallback_step"], config["spec_decoding"]["method"]) == ("ngram", "ngram")
     assert "Paris" in answer.text
+    assert [step["step"] for step in answer.all("trace")] == ["classify_prompt", "check_gpu_pool", "build_config"]
+    assert answer.one("reasoning")["source"] == "heuristic"
     assert answer.one("done")["request_id"] == config["request_id"]
     assert 0 < metrics["ttft_ms"] <= metrics["total_ms"]
     assert metrics["energy"]["wh"] > 0
@@ -79,13 +65,13 @@ def test_every_tier_is_warm_the_second_time(first: dict[int, Answer], server: Se
     tier = api.tier(TIER_OF_POWER[power])
     assert tier["replicas"]["running"] == 1
     assert tier["active_entry"] == answer.one("config")["fallback_step"]
-    assert tier["reason"] is None
+    assert (tier["reason"] is None) is (power != 40)  # entries of balanced fail (test_fallback.py)
 
 
 def test_drafts_change_the_speed_and_not_the_answer(first: dict[int, Answer]) -> None:
     drafting = {power for power, answer in first.items() if answer.one("config")["spec_decoding"]["enabled"]}
 
-    assert drafting == {10, 40, 70}
+    assert drafting == {10, 70}
     assert len({answer.text for answer in first.values()}) == 1
 
 
@@ -133,12 +119,3 @@ def test_a_seed_repeats_a_sampled_answer(api: Api) -> None:
 
     assert once.text == again.text
     assert once.text != other.text
-
-
-@pytest.mark.parametrize("max_tokens", [1, 5])
-def test_max_tokens_is_respected(api: Api, max_tokens: int) -> None:
-    answer = api.infer(prompt="Write a long story.", temperature=0, max_tokens=max_tokens, **WARM)
-
-    assert len(answer.all("token")) == max_tokens
-    metrics = answer.one("metrics")
-    assert (metrics["completion_tokens"], metrics["finish_reason"]) == (max_tokens, "length")

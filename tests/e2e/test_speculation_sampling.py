@@ -5,20 +5,23 @@ samples. Half of the samples without drafts have a seed of their own, as vLLM sa
 are fixed. Requests with a seed get no drafts (`test_speculation_engine.py`), so none of the drafted ones has one. The
 depths of `auto` follow the clock, so no two runs are the same to the last token: a run fails without any fault with
 probability `ALPHA` at most.
+
+Here are the draft model's drafts at the temperature where a fault shows most; `tests/long` has the other drafts and
+temperatures.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
-import pytest
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from router.registry import ChainEntry, Speculation
 from tests.support.tiny_llama import CHARACTERS, DRAFT, MAX_LENGTH, SPECIAL_TOKENS, TARGET, VOCABULARY, write_tiny_llama
 from tests.support.two_sample import compare, detectable_effect
@@ -31,11 +34,11 @@ K_MAX: Final = 4
 CONCURRENT: Final = 128
 """Requests that the engine works on at a time."""
 DEPTHS: Final[tuple[int | Literal["auto"], ...]] = (1, 2, 3, K_MAX, "auto", "auto")
-METHODS: Final = ("ngram", "draft_model")
-TEMPERATURES: Final = (0.5, 1.0)
+COMPARISONS: Final = 4
+"""Here and in `tests/long`."""
 ALPHA: Final = 0.001
 """Probability that any of the comparisons fails although all distributions are equal, at most."""
-ALPHA_EACH: Final = ALPHA / (len(METHODS) * len(TEMPERATURES))
+ALPHA_EACH: Final = ALPHA / COMPARISONS
 PLACES: Final = LENGTH + LENGTH - 1
 """Tests in one comparison: of each token, and of each pair of neighbours."""
 
@@ -51,27 +54,16 @@ def own_text(length: int = 200) -> str:
     return "".join(CHARACTERS[token - len(SPECIAL_TOKENS)] for token in tokens)
 
 
-@pytest.fixture(scope="module")
-def engines(vllm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, EngineProcess]]:
-    """One engine for each way of drafting, started together."""
-    folder = tmp_path_factory.mktemp("tiny")
+@contextmanager
+def tiny_engine(speculation: Speculation, folder: Path) -> Iterator[EngineProcess]:
+    """An engine of the tiny model that drafts in this way."""
     models = {"target": folder / "target", "draft": folder / "draft"}
     write_tiny_llama(models["target"], TARGET)
     write_tiny_llama(models["draft"], DRAFT)
-    speculations = {
-        "ngram": Speculation(method="ngram", k_max=K_MAX),
-        "draft_model": Speculation(method="draft_model", draft="draft", k_max=K_MAX),
-    }
     # All samples are asked at once.
     tier = load_profile("local").tiers["eco"].model_copy(update={"max_ongoing_requests": SAMPLES})
-    with ExitStack() as stack:
-        started = {
-            method: stack.enter_context(engine_process(tiny_step(speculation), tier, models, folder / f"{method}.log"))
-            for method, speculation in speculations.items()
-        }
-        yield started
-        for engine in started.values():
-            engine.end()
+    with engine_process(tiny_step(speculation), tier, models, folder / "log") as engine:
+        yield engine
 
 
 def tiny_step(speculation: Speculation) -> ChainEntry:
@@ -107,9 +99,12 @@ def sample(engine: EngineProcess, temperature: float, depths: tuple[int | Litera
     return engine.ask(asks, timeout_s=90).replies
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("method", METHODS)
-def test_drafts_change_no_distribution(engines: dict[str, EngineProcess], method: str, temperature: float) -> None:
+def test_drafts_change_no_distribution(vllm_installed: None, tmp_path: Path) -> None:
+    with tiny_engine(Speculation(method="draft_model", draft="draft", k_max=K_MAX), tmp_path) as engine:
+        assert_drafts_change_no_distribution(engine, 0.5)
+
+
+def assert_drafts_change_no_distribution(engine: EngineProcess, temperature: float) -> None:
     """With probability 0.99 this finds any difference of Cohen's w >= 0.19 in a token or a pair of neighbours (0.17
     with 0.9), and so any of that total variation; `test_the_samples_are_enough` has the arithmetic.
 
@@ -117,8 +112,8 @@ def test_drafts_change_no_distribution(engines: dict[str, EngineProcess], method
     5e-109 with those of the draft model; n-gram drafts at temperature 1 (p = 0.0015) are too few for a verdict by
     themselves, but are accepted suspiciously seldom.
     """
-    without = sample(engines[method], temperature, (0,))
-    drafted = sample(engines[method], temperature, DEPTHS)
+    without = sample(engine, temperature, (0,))
+    drafted = sample(engine, temperature, DEPTHS)
 
     assert sum(reply.draft_tokens for reply in without) == 0
     comparison = compare([reply.token_ids for reply in drafted], [reply.token_ids for reply in without])

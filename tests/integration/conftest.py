@@ -1,60 +1,80 @@
-"""One Ray cluster with stub engines for all integration tests: several copies of the application, a route each."""
+"""One Ray cluster with stub engines for most integration tests: several copies of the application, a route each.
+
+They differ only in their config. A start costs a minute, so a test that wants another config adds it to one of them
+where that disturbs no other test.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.load.client import HOST
 from bench.load.servers import Server, application, running
+from cluster.profiles.reading import merge
 from tests.support.agent_cases import KEY
 from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
 
-FAST_STUB = {"tokens_per_s": 200.0}
-# The applications differ only in their config. `main` is the shipped one with stub engines.
-APPLICATIONS: dict[str, dict[str, Any]] = {
-    "main": {"stub": FAST_STUB},
-    "tight": {
-        "stub": FAST_STUB,
-        "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "retry_after_s": 7, "request_timeout_s": 4},
-        "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
-        "ingress": {"replicas": 2},
-    },
-    # Steps named `ngram` pretend not to start: eco falls back, balanced has no other step. The draft of ultra is
-    # never good enough.
-    "broken": {
-        "stub": {"tokens_per_s": 200.0, "failing_entries": ["ngram"]},
-        "speculation": {"fallback": {"min_tokens": 20}},
-        "tiers": {
-            "balanced": {
-                "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],
-            },
-            "ultra": {
-                "chain": [
-                    {
-                        "name": "poor-draft",
-                        "target": "smollm2-135m-instruct",
-                        "max_model_len": 2048,
-                        "speculation": {
-                            "method": "draft_model",
-                            "draft": "smollm2-135m-instruct-early-exit-4",
-                            "k_max": 3,
-                            "floor": 0.99,
-                        },
-                    }
-                ],
-            },
+# Tests that change what others see come last, then the folders with clusters of their own.
+LAST = ("test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
+STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
+TIGHT: dict[str, Any] = {
+    "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
+    "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
+    "ingress": {"replicas": 2},
+}
+# Chain entries named `ngram` pretend not to start: eco falls back, balanced has no other entry. The draft of ultra is
+# never good enough.
+BROKEN: dict[str, Any] = {
+    "stub": {"failing_entries": ["ngram"]},
+    "speculation": {"fallback_min_tokens": 20},
+    "tiers": {
+        "balanced": {
+            "chain": [{"name": "ngram", "target": "smollm2-135m-instruct", "max_model_len": 2048}],
+        },
+        "ultra": {
+            "chain": [
+                {
+                    "name": "poor-draft",
+                    "target": "smollm2-135m-instruct",
+                    "max_model_len": 2048,
+                    "speculation": {
+                        "method": "draft_model",
+                        "draft": "smollm2-135m-instruct-early-exit-4",
+                        "k_max": 3,
+                        "floor": 0.99,
+                    },
+                }
+            ],
         },
     },
 }
+EXPLAINING: dict[str, Any] = {"agent": {"mode": "single_shot", "pause_s": 0}}
+PLANNING: dict[str, Any] = {
+    "agent": {"mode": "multi_turn", "pause_s": 0, "timeout_s": 3.0},
+    "tiers": {"eco": {"max_ongoing_requests": 1}},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    ours = sorted((items[place] for place in places), key=lambda item: (item.path.parent != here, _place(item)))
+    for place, item in zip(places, ours, strict=True):
+        items[place] = item
+
+
+def _place(item: pytest.Item) -> int:
+    return 1 + LAST.index(item.path.stem) if item.path.stem in LAST else 0
 
 
 @pytest.fixture(scope="package")
 def claude() -> Iterator[MessagesApi]:
-    """The Messages API that the agents of `explaining` and `planning` ask."""
+    """The Messages API that the agents ask."""
     with MessagesApi() as claude:
         yield claude
 
@@ -62,15 +82,15 @@ def claude() -> Iterator[MessagesApi]:
 @pytest.fixture(scope="package")
 def server(claude: MessagesApi) -> Iterator[Server]:
     """All applications behind one Serve."""
-    stubs = {"profile": "local", "inference_mode": "mock"}
-    agents = {
-        "explaining": {"mode": "single_shot", "pause_after": 1000},
-        "planning": {"mode": "multi_turn", "pause_after": 1000, "timeout_s": 3.0},
-    }
-    applications = APPLICATIONS | {
-        name: {"stub": FAST_STUB, "agent": agent | {"base_url": claude.url}} for name, agent in agents.items()
-    }
-    server = application({"/" if name == "main" else f"/{name}": stubs | args for name, args in applications.items()})
+    agent = {"agent": {"base_url": claude.url}}
+    server = application(
+        {
+            "/": STUBS,
+            "/tight": merge(STUBS, TIGHT),
+            "/broken": merge(merge(STUBS, BROKEN), merge(EXPLAINING, agent)),
+            "/planning": merge(STUBS, merge(PLANNING, agent)),
+        }
+    )
     server.env = {**server.env, "ANTHROPIC_API_KEY": KEY}
     with running(server, timeout_s=180):
         yield server
@@ -92,20 +112,19 @@ def tight(server: Server) -> Iterator[Api]:
 
 @pytest.fixture
 def broken(server: Server) -> Iterator[Api]:
-    """Engines whose first steps do not start."""
+    """Engines whose first chain entries do not start."""
     with Api(f"http://{HOST}:{server.port}/broken") as api:
         yield api
 
 
 @pytest.fixture
-def explaining(server: Server) -> Iterator[Api]:
+def explaining(broken: Api) -> Api:
     """An agent that explains every plan."""
-    with Api(f"http://{HOST}:{server.port}/explaining") as api:
-        yield api
+    return broken
 
 
 @pytest.fixture
 def planning(server: Server) -> Iterator[Api]:
-    """An agent that makes the plans."""
+    """An agent that makes the plans; the eco tier takes one request at a time."""
     with Api(f"http://{HOST}:{server.port}/planning") as api:
         yield api

@@ -1,4 +1,4 @@
-"""Fallback steps that do not start, as clients and operators see them."""
+"""Chain entries that do not start, as clients and operators see them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from tests.support.api import Api
 REASON = "the stub was told not to start"
 
 
-def test_a_tier_serves_its_next_step_and_tells_why(broken: Api) -> None:
+def test_a_tier_serves_its_next_entry_and_shows_why(broken: Api) -> None:
     broken.wait_for(lambda api: api.tier("eco")["active_entry"] is not None, timeout_s=5)
     tier = broken.tier("eco")
     answer = broken.infer(prompt="x stub:tokens=2", mode="manual", power=10)
 
     assert tier["active_entry"] == "target-only"
-    assert {step["name"]: step["failure"] for step in tier["chain"]} == {"ngram": REASON, "target-only": None}
+    assert {entry["name"]: entry["failure"] for entry in tier["chain"]} == {"ngram": REASON, "target-only": None}
     assert REASON in tier["reason"]
     assert answer.one("config")["fallback_step"] == "target-only"
     assert answer.one("config")["spec_decoding"]["enabled"] is False
 
 
-def test_a_tier_without_a_working_step_says_so_instead_of_hanging(broken: Api) -> None:
+def test_a_tier_without_a_working_entry_fails_at_once_with_the_reason(broken: Api) -> None:
     answer = broken.infer(prompt="x", mode="manual", power=40)
 
     assert answer.kinds[-1] == "error"

@@ -5,41 +5,19 @@ Raw sockets, as no HTTP library would send this.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import random
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from bench.load.client import HOST
 from bench.load.servers import Server
 from tests.support.api import Api, Json
+from tests.support.raw_http import LONG, leave_a_busy_machine, request, running
 
 QUICK: Json = {"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10}
-LONG: Json = {"prompt": "hi stub:rate=5", "mode": "manual", "power": 10, "max_tokens": 2000}
-LONG_CHAT: Json = {"model": "eco", "max_tokens": 2000, "messages": [{"role": "user", "content": "stub:rate=5"}]}
-
-
-def request(
-    body: Json, *headers: str, path: str = "/api/inference", version: str = "1.1", connection: str = "close"
-) -> bytes:
-    content = json.dumps(body).encode()
-    lines = [
-        f"POST {path} HTTP/{version}",
-        "Host: power-lever",
-        "Content-Type: application/json",
-        f"Content-Length: {len(content)}",
-        f"Connection: {connection}",
-        *headers,
-    ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
 @contextlib.contextmanager
@@ -57,11 +35,6 @@ def answer(server: Server, sent: bytes) -> tuple[str, bytes]:
             received += piece
     head, _, body = received.partition(b"\r\n\r\n")
     return head.decode().lower(), body
-
-
-def running(api: Api) -> int:
-    count: int = api.tier("eco")["requests"]["running"]
-    return count
 
 
 def assert_alive(api: Api, within_s: float = 10) -> None:
@@ -94,7 +67,7 @@ def test_a_client_that_offers_h2c_keeps_its_body(server: Server) -> None:
     assert received.startswith(b"HTTP/1.1 200")
 
 
-def test_a_request_has_one_id_in_its_response_the_clients_if_it_is_sane(server: Server) -> None:
+def test_a_response_has_exactly_one_request_id_the_clients_if_it_is_valid(server: Server) -> None:
     for given, kept in (("order-17", True), ("no spaces please", False)):
         head, body = answer(server, request(QUICK, f"X-Request-Id: {given}"))
         (line,) = [line for line in head.split("\r\n") if line.startswith("x-request-id:")]
@@ -102,7 +75,7 @@ def test_a_request_has_one_id_in_its_response_the_clients_if_it_is_sane(server: 
         assert line.split(": ")[1].encode() in body.lower()
 
 
-def test_a_client_cannot_have_the_engine_go_on_for_nobody(server: Server, api: Api) -> None:
+def test_a_client_cannot_keep_its_request_running_after_it_left(server: Server, api: Api) -> None:
     api.wait_for(lambda api: running(api) == 0, timeout_s=20)
     with connected(server) as connection:
         connection.sendall(request(LONG, "X-Request-Disconnect-Disabled: ?1"))
@@ -110,7 +83,7 @@ def test_a_client_cannot_have_the_engine_go_on_for_nobody(server: Server, api: A
     api.wait_for(lambda api: running(api) == 0, timeout_s=20)
 
 
-def test_requests_that_stand_still_get_a_408_and_stand_in_nobodys_way(server: Server, api: Api) -> None:
+def test_stalled_requests_get_408_and_block_no_other(server: Server, api: Api) -> None:
     small = request(QUICK)[:-5]  # waits in HAProxy
     large = request({**QUICK, "prompt": "x" * 60_000})[:-5]  # more than HAProxy holds: waits in the ingress
     with contextlib.ExitStack() as stack:
@@ -131,7 +104,7 @@ def test_requests_that_stand_still_get_a_408_and_stand_in_nobodys_way(server: Se
     assert_alive(api)
 
 
-def test_clients_that_never_read_hold_up_nobody(server: Server, api: Api) -> None:
+def test_clients_that_never_read_block_no_other(server: Server, api: Api) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(32):
             stack.enter_context(connected(server)).sendall(request({**LONG, "prompt": "x stub:rate=0"}))
@@ -139,34 +112,5 @@ def test_clients_that_never_read_hold_up_nobody(server: Server, api: Api) -> Non
     api.wait_for(lambda api: running(api) == 0, timeout_s=30)
 
 
-async def leaves(port: int, chance: random.Random) -> None:
-    """One client that goes away at some moment, politely or not."""
-    chat = "/v1/chat/completions"
-    body, path = chance.choice([(LONG, "/api/inference"), (LONG_CHAT, chat), ({**LONG_CHAT, "stream": True}, chat)])
-    _, writer = await asyncio.open_connection(HOST, port)
-    writer.write(request(body, path=path))
-    await writer.drain()
-    await asyncio.sleep(chance.choice([0, 0.01, 0.05, chance.random(), 2 * chance.random()]))
-    if chance.random() < 0.3:
-        writer.transport.abort()
-    else:
-        writer.close()
-
-
-def test_200_of_200_clients_that_leave_a_busy_machine_are_noticed(server: Server, api: Api) -> None:
-    # Before clean-up survived a second cancellation, 1 to 4 of 100 were not, with the cores busy like this.
-    api.wait_for(lambda api: running(api) == 0, timeout_s=20)
-    chance = random.Random(13)
-
-    async def wave() -> list[Any]:
-        return await asyncio.gather(*(leaves(server.port, chance) for _ in range(50)))
-
-    with contextlib.ExitStack() as stack:
-        for _ in range(4):
-            burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            stack.callback(burner.wait)
-            stack.callback(burner.kill)
-        for _ in range(4):
-            asyncio.run(wave())
-            # Generous, as the counts reach `/api/tiers` late on such a machine; one that is missed runs for 400 s.
-            api.wait_for(lambda api: running(api) == 0, timeout_s=60)
+def test_50_of_50_clients_that_leave_a_busy_machine_are_noticed(server: Server, api: Api) -> None:
+    leave_a_busy_machine(server, api, waves=1)

@@ -27,7 +27,7 @@ def ids(response: httpx.Response) -> list[str]:
     return [value for name, value in response.headers.multi_items() if name == "x-request-id"]
 
 
-def test_every_response_has_one_request_id_and_it_is_the_clients(api: Api) -> None:
+def test_every_response_has_exactly_one_request_id_the_clients(api: Api) -> None:
     asked: list[tuple[str, str, bytes]] = [
         ("GET", "/nope", b""),
         ("GET", "/api/inference", b""),
@@ -49,7 +49,7 @@ def test_every_response_has_one_request_id_and_it_is_the_clients(api: Api) -> No
 
 
 @pytest.mark.parametrize("given", ["x" * 129, "a b", "<script>", "a,b", "", "é"])
-def test_a_request_id_that_is_not_sane_is_replaced(api: Api, given: str) -> None:
+def test_an_invalid_request_id_is_replaced(api: Api, given: str) -> None:
     # As UTF-8, which httpx does not take from a string.
     response = httpx.get(f"{api.base_url}/nope", headers=[(b"x-request-id", given.encode())])
 
@@ -67,7 +67,7 @@ def test_a_header_that_is_not_utf8_is_a_400_in_json(api: Api, name: bytes) -> No
     assert len(ids(response)) == 1
 
 
-def test_250_streams_at_once_are_96_taken_and_154_refused_with_retry_after(api: Api) -> None:
+def test_of_250_concurrent_streams_96_are_served_and_154_get_503_with_retry_after(api: Api) -> None:
     # eco of the local profile: one replica with 32 places, and 64 that may wait at the one ingress replica.
     responses = asyncio.run(at_once(f"{api.base_url}/api/inference", 250, {"prompt": "x stub:rate=1", **HOT}))
 
@@ -97,7 +97,7 @@ async def at_once(url: str, streams: int, body: dict[str, Any]) -> list[httpx.Re
     return responses
 
 
-def test_a_client_that_leaves_in_mid_body_is_no_error_in_any_log(server: Server, api: Api) -> None:
+def test_a_client_that_leaves_mid_body_logs_no_error(server: Server, api: Api) -> None:
     before = {log: log.stat().st_size for log in ingress_logs(server)}
     assert before
     for path in POSTS:

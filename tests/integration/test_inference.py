@@ -1,4 +1,4 @@
-"""`/api/inference` through a real Ray Serve application with stub engines."""
+"""`/api/inference` with stub engines: what a real engine cannot show at will (`tests/e2e/test_inference.py`)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,6 @@ from tests.support.api import Api, Json, events
 HOT = {"mode": "manual", "power": 10}  # eco: the tier that is warm from the start
 
 
-def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
-    answer = api.infer(prompt="What is the capital of France? stub:tokens=20")
-
-    kinds = [kind for kind, _ in itertools.groupby(answer.kinds)]
-    assert [kind for kind in kinds if kind != "status"] == [
-        "config", "trace", "reasoning", "token", "metrics", "done"
-    ]  # fmt: skip
-    config, metrics = answer.one("config"), answer.one("metrics")
-    assert (config["tier"], config["mode"], config["engine"], config["warm"]) == ("eco", "auto", "stub", True)
-    assert [step["step"] for step in answer.all("trace")] == ["classify_prompt", "check_gpu_pool", "build_config"]
-    assert all(step["duration_ms"] >= 0 for step in answer.all("trace"))
-    assert answer.one("reasoning")["source"] == "heuristic"
-    assert answer.one("done")["request_id"] == config["request_id"]
-    assert metrics["completion_tokens"] == len(answer.all("token")) == 20
-    assert metrics["finish_reason"] == "stop"
-    assert metrics["ttft_ms"] <= metrics["total_ms"]
-
-
 def test_the_answer_is_the_same_however_often_it_is_asked_for(api: Api) -> None:
     first, second = (api.infer(prompt="same words stub:tokens=40", **HOT) for _ in range(2))
 
@@ -38,32 +20,6 @@ def test_the_answer_is_the_same_however_often_it_is_asked_for(api: Api) -> None:
     assert first.all("token") == second.all("token")
     # Characters of two, three and four bytes survive; nothing is lost or doubled at the end.
     assert {" é", " 電", " ⚡"} <= {token["text"] for token in first.all("token")}
-
-
-def test_spec_counts_in_metrics_agree_with_the_tokens(api: Api) -> None:
-    answer = api.infer(prompt="count me stub:tokens=60", **HOT)
-
-    spec = answer.one("metrics")["spec"]
-    accepted = sum(token["spec_accepted"] for token in answer.all("token"))
-    assert accepted == spec["accepted_tokens"] > 0
-    assert spec["acceptance_rate"] == pytest.approx(accepted / spec["draft_tokens"])
-    assert spec["mean_acceptance_length"] == pytest.approx(1 + accepted / spec["steps"])
-
-
-def test_turned_off_speculation_accepts_nothing(api: Api) -> None:
-    answer = api.infer(prompt="plain stub:tokens=12", spec={"enabled": False}, **HOT)
-
-    assert answer.one("config")["spec_decoding"]["enabled"] is False
-    assert not any(token["spec_accepted"] for token in answer.all("token"))
-    assert answer.one("metrics")["spec"]["acceptance_rate"] is None
-
-
-def test_log_probabilities_come_only_when_asked_for(api: Api) -> None:
-    without = api.infer(prompt="a stub:tokens=2", **HOT)
-    with_them = api.infer(prompt="a stub:tokens=2", logprobs=True, **HOT)
-
-    assert [token["logprob"] for token in without.all("token")] == [None, None]
-    assert all(token["logprob"] <= 0 for token in with_them.all("token"))
 
 
 def test_the_response_is_an_unbuffered_event_stream(api: Api) -> None:
@@ -75,7 +31,7 @@ def test_the_response_is_an_unbuffered_event_stream(api: Api) -> None:
     assert response.headers["x-request-id"]
 
 
-def test_the_dials_pick_the_tier_and_a_cold_one_tells_how_it_starts(api: Api) -> None:
+def test_the_dials_pick_the_tier_and_a_cold_tier_reports_its_start(api: Api) -> None:
     for power, tier in ((40, "balanced"), (70, "performance"), (95, "ultra")):
         cold = api.infer(prompt="hello stub:tokens=3", mode="manual", power=power)
         config = cold.one("config")
@@ -108,7 +64,7 @@ def test_mock_requests_are_answered_by_the_stub_without_waking_a_tier(broken: Ap
     }  # fmt: skip
 
 
-def test_no_prompt_steers_the_stub_of_a_mock_request_and_ends_the_ingress(api: Api) -> None:
+def test_no_prompt_steers_the_stub_of_a_mock_request(api: Api) -> None:
     answer = api.infer(prompt="x stub:die=0 stub:fail=0", max_tokens=5, mock=True)
 
     assert answer.kinds[-1] == "done"
@@ -163,7 +119,7 @@ def test_bodies_and_prompts_over_the_limits_are_refused(tight: Api) -> None:
     assert "max_prompt_chars = 500" in long.json()["error"]["message"]
 
 
-def test_a_tier_that_is_full_answers_503_with_retry_after(tight: Api) -> None:
+def test_a_full_tier_answers_503_with_retry_after(tight: Api) -> None:
     # Each of the two ingress replicas has room for one that runs and one that waits; of eight, at least four find none.
     body = {"prompt": "x stub:rate=20 stub:tokens=40", **HOT}
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -171,7 +127,7 @@ def test_a_tier_that_is_full_answers_503_with_retry_after(tight: Api) -> None:
 
     refused = [response for response in responses if response.status_code == 503]
     assert len(refused) >= 4
-    assert {response.headers["retry-after"] for response in refused} == {"7"}
+    assert {response.headers["retry-after"] for response in refused} == {"5"}
     assert {response.json()["error"]["code"] for response in refused} == {"overloaded"}
     assert all(response.json()["error"]["retryable"] for response in refused)
     served = [response for response in responses if response.status_code == 200]

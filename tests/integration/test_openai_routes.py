@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from openai.types.chat import ChatCompletionMessageParam
 
 from tests.support.api import Api, Json
 
@@ -15,31 +14,6 @@ from tests.support.api import Api, Json
 def client(api: Api) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{api.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         yield client
-
-
-def test_a_chat_streams_the_same_text_as_it_answers_at_once(client: openai.OpenAI) -> None:
-    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello stub:tokens=12"}]
-    whole = client.chat.completions.create(model="eco", messages=messages)
-    chunks = list(client.chat.completions.create(model="eco", messages=messages, stream=True))
-
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert text == whole.choices[0].message.content
-    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "stop"
-
-
-def test_a_completion_streams(client: openai.OpenAI) -> None:
-    chunks = list(client.completions.create(model="eco", prompt="hello stub:tokens=6", stream=True))
-
-    assert sum(bool(chunk.choices[0].text) for chunk in chunks) == 6
-
-
-def test_model_auto_asks_the_router(api: Api) -> None:
-    body = {"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France? stub:tokens=1"}]}
-    response = api.post("/v1/chat/completions", body)
-
-    assert response.status_code == 200
-    assert response.headers["x-power-lever-tier"] == "eco"
-    assert response.json()["model"] == "eco"
 
 
 def test_the_models_are_auto_and_the_tiers(client: openai.OpenAI) -> None:
@@ -69,7 +43,7 @@ def test_a_stream_to_a_cold_tier_pings_until_it_answers(broken: Api) -> None:
     assert raw.endswith(b"data: [DONE]\n\n")
 
 
-def test_stream_as_a_word_is_refused_and_not_half_obeyed(api: Api) -> None:
+def test_stream_must_be_a_boolean(api: Api) -> None:
     for value in ("false", "0", "no", "off", 1, 0):
         body = {"model": "eco", "messages": [{"role": "user", "content": "stub:tokens=2"}], "stream": value}
         response = api.post("/v1/chat/completions", body)
@@ -99,7 +73,9 @@ def test_model_null_is_auto(api: Api) -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["auto", "eco"])
-def test_what_may_harm_others_is_refused_by_name(api: Api, path: str, body: Json, words: str, model: str) -> None:
+def test_fields_that_may_harm_others_are_refused_by_name(
+    api: Api, path: str, body: Json, words: str, model: str
+) -> None:
     response = api.post(path, {"model": model, **body})
 
     assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""A tier whose draft is poor goes over to n-gram drafts, says why, and goes back when told.
+"""A tier whose draft is poor switches to n-gram drafts, shows why, and switches back on request.
 
 The last file: it wakes a tier that others want cold.
 """
@@ -12,7 +12,7 @@ from tests.support.api import Api
 LONG = {"prompt": "x stub:tokens=120", "mode": "manual", "power": 90, "max_tokens": 200}
 
 
-def test_a_tier_goes_over_and_back_while_it_serves(broken: Api) -> None:
+def test_a_tier_switches_to_ngram_drafts_and_back_while_it_serves(broken: Api) -> None:
     before = broken.infer(**LONG)
     assert before.kinds[-1] == "done"
     broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "ngram", timeout_s=10)
@@ -24,7 +24,7 @@ def test_a_tier_goes_over_and_back_while_it_serves(broken: Api) -> None:
     answer = broken.post("/api/tiers/ultra/drafts", {"drafts": "own"})
     assert (answer.status_code, answer.json()) == (202, {"tier": "ultra", "drafts": "own"})
     broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "own", timeout_s=10)
-    assert broken.tier("ultra")["drafts"]["reason"] == "told to"
+    assert broken.tier("ultra")["drafts"]["reason"] == "ordered by the operator"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_tier_goes_over_and_back_while_it_serves(broken: Api) -> None:
         ("/api/tiers/eco/drafts", {"drafts": "own"}, 409, "no_floor"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(
+def test_a_wrong_draft_order_is_refused_with_the_reason(
     broken: Api, path: str, body: dict[str, str], status: int, code: str
 ) -> None:
     response = broken.post(path, body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.profiles import merge
+from cluster.profiles.reading import merge
 from router.observation import Observation, TierState
 from router.registry import TierName
 from serve_app.config import AppConfig

@@ -1,13 +1,10 @@
 """A model hub on loopback: the endpoints that `huggingface_hub` calls, over real HTTP, with the faults that tests need.
 
-    with FakeHub() as hub:
-        hub.add("org/model", {"model.safetensors": b"..."})
-        hub.cut("model.safetensors", after=1000)          # the next answer ends in the middle
-        ...download from hub.url...
-        hub.seen("model.safetensors")                     # what was asked for, and how much was sent
-
-Large files (`*.safetensors`, `*.bin`) are answered as the real hub does: a redirect to a storage host (here the same
-server under its other name, `localhost`), which honours `Range` and must never see the token.
+with FakeHub() as hub:
+    hub.add("org/model", {"model.safetensors": b"..."})
+    hub.cut("model.safetensors", after=1000)          # hang up in the middle of the next answer
+    ...download from hub.url...
+    hub.downloads                                     # names of the files that were sent
 """
 
 from __future__ import annotations
@@ -16,24 +13,15 @@ import hashlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 VALID_TOKEN = "hf_valid"
 TOKEN_WITHOUT_ACCESS = "hf_noaccess"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One request for a file's content, as answered."""
-
-    file: str
-    start: int  # first byte that was asked for: 0, or what a Range header says
-    sent: int  # body bytes that were written
-    authorized: bool  # whether the request carried a token
 
 
 @dataclass
@@ -45,33 +33,19 @@ class _Repo:
 
 
 @dataclass
-class _Fault:
-    after: int
-    times: int
-    release: threading.Event | None = None  # stall until it is set, instead of hanging up
-
-
-@dataclass
-class _Failure:
-    status: int
-    after_requests: int
-
-
-@dataclass
 class _State:
     repos: dict[str, _Repo] = field(default_factory=dict)
-    seen: list[Seen] = field(default_factory=list)
-    cuts: dict[str, _Fault] = field(default_factory=dict)
-    failures: dict[str, _Failure] = field(default_factory=dict)
-    corrupt: set[str] = field(default_factory=set)
     listings: int = 0
-    ignore_range: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    downloads: list[str] = field(default_factory=list)
+    cuts: dict[str, int] = field(default_factory=dict)
+    stalls: dict[str, threading.Event] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    corrupt: set[str] = field(default_factory=set)
 
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing of clients that hang up: tests kill some. Other errors are bugs of this file, and shown."""
+        """Ignore clients that hang up, as tests kill some. Show other errors: they are bugs of this file."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -92,7 +66,7 @@ class FakeHub:
 
     @property
     def url(self) -> str:
-        """What `HF_ENDPOINT` should be."""
+        """Value for `HF_ENDPOINT`."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> FakeHub:
@@ -102,9 +76,8 @@ class FakeHub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for fault in self._state.cuts.values():
-            if fault.release is not None:
-                fault.release.set()
+        for stalled in self._state.stalls.values():
+            stalled.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -114,37 +87,34 @@ class FakeHub:
         commit = hashlib.sha1(b"".join(files[name] for name in sorted(files))).hexdigest()
         self._state.repos[repo] = _Repo(dict(files), commit, gated, private)
 
-    def cut(self, file: str, after: int, times: int = 1) -> None:
-        """Hang up after `after` body bytes of the file, for the next `times` answers."""
-        self._state.cuts[file] = _Fault(after, times)
+    def cut(self, file: str, after: int) -> None:
+        """Hang up after `after` bytes of the file's next answer."""
+        self._state.cuts[file] = after
 
-    def stall(self, file: str, after: int) -> threading.Event:
-        """Fall silent after `after` body bytes of the file's next answer, until the event is set."""
-        event = threading.Event()
-        self._state.cuts[file] = _Fault(after, 1, event)
-        return event
+    def stall(self, file: str) -> threading.Event:
+        """Answer no request for the file's content until the event is set."""
+        return self._state.stalls.setdefault(file, threading.Event())
 
-    def fail(self, file: str, status: int, after_requests: int = 0) -> None:
-        """Answer requests for the file's content, but for the next `after_requests`, with this status; 0 ends that."""
-        self._state.failures[file] = _Failure(status, after_requests)
+    def fail(self, file: str, status: int | None) -> None:
+        """Answer requests for the file's content with this status; None ends that."""
+        if status is None:
+            del self._state.failures[file]
+        else:
+            self._state.failures[file] = status
 
     def corrupt(self, file: str, on: bool = True) -> None:
-        """Send other bytes than were published, of the same length."""
+        """Send other bytes than the published ones, of the same length."""
         (self._state.corrupt.add if on else self._state.corrupt.discard)(file)
 
-    def ignore_range(self) -> None:
-        """Answer a Range request with the whole file, as some proxies do."""
-        self._state.ignore_range = True
+    @property
+    def requests(self) -> int:
+        """How often anything was asked of it, files' content included."""
+        return self._state.listings + len(self._state.downloads)
 
     @property
-    def listings(self) -> int:
-        """How often a repository was listed."""
-        return self._state.listings
-
-    def seen(self, file: str | None = None) -> list[Seen]:
-        """Requests for content so far, of one file or of all, in the order in which they were answered."""
-        with self._state.lock:
-            return [entry for entry in self._state.seen if file in (None, entry.file)]
+    def downloads(self) -> list[str]:
+        """Names of the files whose content was requested, with repetitions, in order."""
+        return list(self._state.downloads)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -161,32 +131,25 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _route(self) -> None:
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-        match parts:
-            case ["api", "models", org, name, "revision", revision]:
-                self._with_access(f"{org}/{name}", revision, self._list)
+        match unquote(urlsplit(self.path).path).strip("/").split("/"):
+            case ["api", "models", org, name, "revision" | "tree" as kind, revision]:
+                if repo := self._accessible(f"{org}/{name}", revision):
+                    self.hub.listings += 1
+                    self._json(_info(repo) if kind == "revision" else _tree(repo))
             case [org, name, "resolve", revision, *path]:
-                self._with_access(
-                    f"{org}/{name}",
-                    revision,
-                    lambda repo: self._resolve(f"{org}/{name}", repo, "/".join(path)),
-                    content=True,
-                )
-            case ["storage", org, name, *path]:
-                self._content(self.hub.repos[f"{org}/{name}"], "/".join(path))
+                if repo := self._accessible(f"{org}/{name}", revision, content=True):
+                    self._content(repo, "/".join(path))
             case _:
                 self._error(404, "no such route")
 
-    @property
-    def _token(self) -> str | None:
-        return (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
-
-    def _with_access(self, name: str, revision: str, answer: Callable[[_Repo], None], *, content: bool = False) -> None:
-        repo, token = self.hub.repos.get(name), self._token
+    def _accessible(self, name: str, revision: str, *, content: bool = False) -> _Repo | None:
+        """Return the repository if the request may read it; else answer as the real hub does."""
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+        repo = self.hub.repos.get(name)
         if token not in (None, VALID_TOKEN, TOKEN_WITHOUT_ACCESS):
             self._error(401, "Invalid credentials in Authorization header")
         elif repo is None or (repo.private and token != VALID_TOKEN):
-            # The real hub hides whether a repository exists from those who are not logged in.
+            # The real hub hides from anonymous clients whether a repository exists.
             if token is None:
                 self._error(401, "Invalid username or password.")
             else:
@@ -196,100 +159,67 @@ class _Handler(BaseHTTPRequestHandler):
         elif content and repo.gated and token != VALID_TOKEN:
             self._error(401 if token is None else 403, "Access to model is restricted", "GatedRepo")
         else:
-            answer(repo)
-
-    def _list(self, repo: _Repo) -> None:
-        self.hub.listings += 1
-        siblings = []
-        for name, content in repo.files.items():
-            sibling: dict[str, object] = {"rfilename": name, "size": len(content)}
-            if _is_large(name):
-                sha256 = hashlib.sha256(content).hexdigest()
-                sibling |= {"blobId": "0" * 40, "lfs": {"sha256": sha256, "size": len(content), "pointerSize": 130}}
-            else:
-                sibling["blobId"] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-            siblings.append(sibling)
-        body = json.dumps({"id": "fake", "sha": repo.commit, "siblings": siblings}).encode()
-        self._answer(200, body, {"Content-Type": "application/json"})
-
-    def _resolve(self, name: str, repo: _Repo, path: str) -> None:
-        if path not in repo.files:
-            self._error(404, "Entry not found", "EntryNotFound")
-        elif _is_large(path):
-            content = repo.files[path]
-            self._answer(
-                302,
-                b"",
-                {
-                    "Location": f"http://localhost:{self.connection.getsockname()[1]}/storage/{name}/{path}",
-                    "X-Repo-Commit": repo.commit,
-                    "X-Linked-Size": str(len(content)),
-                    "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
-                },
-            )
-        else:
-            self._content(repo, path)
+            return repo
+        return None
 
     def _content(self, repo: _Repo, path: str) -> None:
-        if status := self._take_failure(path):
-            self._error(status, "fault asked for by a test")
-            return
         content = repo.files[path]
+        headers = {"ETag": f'"{_checksum(path, content)}"', "X-Repo-Commit": repo.commit}
+        if self.command == "HEAD":
+            self._answer(200, content, headers)
+            return
+        self.hub.downloads.append(path)
+        if path in self.hub.stalls:
+            self.hub.stalls[path].wait(30)
+        if status := self.hub.failures.get(path):
+            self._error(status, "a fault that the test asked for")
+            return
         if path in self.hub.corrupt:
             content = bytes(byte ^ 0xFF for byte in content)
-        asked = self.headers.get("Range")
-        start = int(asked.removeprefix("bytes=").split("-")[0]) if asked and not self.hub.ignore_range else 0
-        body = content[start:]
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": repo.commit}
-        if asked and not self.hub.ignore_range:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.send_response(206 if "Content-Range" in headers else 200)
-        for key, value in (headers | {"Content-Length": str(len(body))}).items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        fault = self._take_fault(path)
-        sent = body if fault is None else body[: fault.after]
-        # Recorded first: a client that has the last byte may look before this thread runs again.
-        with self.hub.lock:
-            self.hub.seen.append(Seen(path, start, len(sent), self._token is not None))
-        self.wfile.write(sent)
-        if fault is not None:
-            self.wfile.flush()
-            if fault.release is not None:
-                fault.release.wait(30)
+        if (cut := self.hub.cuts.pop(path, None)) is not None:
             self.close_connection = True
+        self._answer(200, content, headers, cut)
 
-    def _take_failure(self, path: str) -> int:
-        with self.hub.lock:
-            failure = self.hub.failures.get(path)
-            if failure is None or failure.after_requests > 0:
-                if failure is not None:
-                    failure.after_requests -= 1
-                return 0
-            return failure.status
-
-    def _take_fault(self, path: str) -> _Fault | None:
-        with self.hub.lock:
-            fault = self.hub.cuts.get(path)
-            if fault is None or fault.times == 0:
-                return None
-            fault.times -= 1
-            return fault
+    def _json(self, body: object) -> None:
+        self._answer(200, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def _error(self, status: int, message: str, code: str | None = None) -> None:
         headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
         self._answer(status, json.dumps({"error": message}).encode(), headers)
 
-    def _answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    def _answer(self, status: int, body: bytes, headers: Mapping[str, str], cut: int | None = None) -> None:
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[:cut])
+
+
+def _info(repo: _Repo) -> dict[str, Any]:
+    files = []
+    for name, content in repo.files.items():
+        file: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": _git_sha1(content)}
+        if _is_large(name):
+            file["lfs"] = {"sha256": _checksum(name, content), "size": len(content), "pointerSize": 130}
+        files.append(file)
+    return {"id": "fake", "sha": repo.commit, "siblings": files}
+
+
+def _tree(repo: _Repo) -> list[dict[str, Any]]:
+    return [
+        {"type": "file", "path": name, "size": len(content), "oid": _git_sha1(content)}
+        for name, content in repo.files.items()
+    ]
+
+
+def _checksum(name: str, content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if _is_large(name) else _git_sha1(content)
+
+
+def _git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def _is_large(name: str) -> bool:

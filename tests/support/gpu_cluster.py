@@ -184,6 +184,7 @@ def gpu_cluster(
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "PYTHONPATH": str(REPOSITORY),
         "RAY_AUTH_MODE": "disabled",  # else the dashboard wants a token, and leaves one in the home folder
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",  # nobody waits for this cluster
     }
     log = (scratch / "ray-start.log").open("wb")
     process = subprocess.Popen(

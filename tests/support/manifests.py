@@ -13,7 +13,7 @@ import yaml
 from ray.autoscaler._private.node_provider_availability_tracker import NodeAvailabilitySummary
 from ray.autoscaler._private.resource_demand_scheduler import _default_utilization_scorer, get_nodes_for
 
-from cluster.profiles import load_profile
+from cluster.profiles.reading import load_profile
 from router.registry import Tier, TierName
 from serve_app.app import actor_options
 

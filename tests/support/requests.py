@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.plan import NO_SPECULATION, SpecPlan
 from router.registry import ChainEntry
 from router.request import Message
+from router.spec_params import NO_DRAFTS, SpecParams
 from serve_app.engine.interface import GenerationRequest
 
 STEP = ChainEntry(name="first", target="m", max_model_len=2048)
 
 
-def ngram(k: int) -> SpecPlan:
-    return SpecPlan(enabled=True, method="ngram", k=k, k_mode="fixed", tau=0.0)
+def drafting(k: int) -> SpecParams:
+    return SpecParams(k=k, tau=0.0)
 
 
 def generation(text: str = "Hello", **over: Any) -> GenerationRequest:
@@ -28,6 +28,6 @@ def generation(text: str = "Hello", **over: Any) -> GenerationRequest:
         "seed": None,
         "stop": (),
         "logprobs": False,
-        "spec": NO_SPECULATION,
+        "spec": NO_DRAFTS,
     }
     return GenerationRequest(**(values | over))

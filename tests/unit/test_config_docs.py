@@ -11,9 +11,10 @@ from pydantic import BaseModel
 from cluster.autoscaling import ScalingSettings
 from router.agent.settings import AgentPrices, AgentSettings
 from router.registry import Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
-from router.request import Constraints, InferenceRequest, Message, SpecWish
+from router.request import Constraints, InferenceRequest, Message
 from router.runs.record import RunSettings
-from serve_app.config import AppConfig, IngressSettings, Limits, Relay, StubSettings
+from router.spec_params import SpecParams
+from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
 from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
 
 SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -27,7 +28,6 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     ModelSource,
     Baseline,
     Limits,
-    Relay,
     StubSettings,
     IngressSettings,
     ScalingSettings,
@@ -35,7 +35,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     AgentSettings,
     AgentPrices,
     InferenceRequest,
-    SpecWish,
+    SpecParams,
     Constraints,
     Message,
     Factor,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.imports import imports, packages
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("router", "sustainability", "cluster", "serve_app", "bench", "tests")
 ALLOWED = {
@@ -27,22 +29,6 @@ def modules(room: str) -> dict[str, Path]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
-
-
-def imports(path: Path) -> set[str]:
-    """Dotted names of everything that a file imports anywhere in it; `from a import b` counts as `a.b`."""
-    found = set[str]()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide which room is meant"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def packages(path: Path) -> set[str]:
-    return {name.partition(".")[0] for name in imports(path)}
 
 
 def every_module(*rooms: str) -> Iterator[tuple[str, Path]]:

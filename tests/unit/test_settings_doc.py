@@ -9,5 +9,5 @@ from serve_app.settings_doc import settings_page
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 
-def test_the_settings_page_is_the_one_that_python_m_serve_app_settings_prints() -> None:
+def test_the_settings_page_is_what_power_lever_settings_prints() -> None:
     assert PAGE.read_text(encoding="utf-8") == settings_page()

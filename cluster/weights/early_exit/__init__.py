@@ -1,5 +1,6 @@
-"""Drafts made on this machine, for speculative decoding without a second model to download.
+"""Early-exit drafts: draft models made on this machine from their target, without a download.
 
-`python -m cluster.weights.early_exit early-exit --layers N` makes one by hand; a profile's `models` entry with
-`source: early_exit` has `python -m cluster.weights seed` make it.
+A draft has the target's first layers, and an output layer fitted on the target's own answers. Make one by hand with
+`power-lever weights early-exit --layers N`, or name it in a profile's `models` (`source: early_exit`), and `seed`
+makes it.
 """

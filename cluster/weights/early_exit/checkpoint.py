@@ -1,6 +1,6 @@
-"""Checkpoints, as files: what a target has to be for an early-exit draft, and the draft that is written.
+"""Check that a model can be a target, and write the draft as a checkpoint.
 
-A draft is a checkpoint like any other of the target's architecture, with fewer layers and an output layer of its own.
+A draft is an ordinary checkpoint of the target's architecture, with fewer layers and its own output layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ARCHITECTURES = ("LlamaForCausalLM",)
-"""Architectures whose tensors have the names below, and whose output layer may be untied by `config.json` alone."""
+"""Architectures whose tensors have the names below, and whose output layer `config.json` alone can untie."""
 _EMBEDDING, _NORM, _HEAD, _LAYER = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers."
 _WEIGHTS = ".safetensors"
 _CONFIG = "config.json"
@@ -27,7 +27,7 @@ _CONFIG = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model in the models folder that drafts can be made of."""
+    """A model in the models folder that drafts can be made from."""
 
     path: Path
     manifest: Manifest
@@ -35,10 +35,10 @@ class Target:
 
     @classmethod
     def of(cls, path: Path, manifest: Manifest) -> Target:
-        """The model in a folder that is whole.
+        """Return the model in a complete folder.
 
         Raises:
-            WeightsError: of an architecture that is not known here, quantized, or not in safetensors.
+            WeightsError: its architecture is unknown here, or it is quantized or not in safetensors.
             OSError: its `config.json` cannot be read.
         """
         config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
@@ -46,21 +46,21 @@ class Target:
         if not architectures or any(name not in ARCHITECTURES for name in architectures):
             raise WeightsError(
                 f"{path.name} is a {', '.join(architectures or ['model of no architecture'])}: an early-exit draft can "
-                f"be made of {', '.join(ARCHITECTURES)}"
+                f"be made from {', '.join(ARCHITECTURES)}"
             )
         if "quantization_config" in config:
-            raise WeightsError(f"{path.name} is quantized: an early-exit draft needs the weights as they were trained")
+            raise WeightsError(f"{path.name} is quantized: an early-exit draft needs unquantized weights")
         if not any(name.endswith(_WEIGHTS) for name in manifest.files):
-            raise WeightsError(f"{path.name} has no *{_WEIGHTS}: an early-exit draft is made of no other files")
+            raise WeightsError(f"{path.name} has no *{_WEIGHTS}: an early-exit draft needs them")
         return cls(path, manifest, config)
 
     @property
     def layers(self) -> int:
-        """How many it has."""
+        """How many layers it has."""
         return int(self.config["num_hidden_layers"])
 
     def check(self, layers: int) -> None:
-        """Check that a draft can have so many layers.
+        """Check that a draft can have this many layers.
 
         Raises:
             WeightsError: it cannot.
@@ -71,7 +71,7 @@ class Target:
             )
 
     def draft_size(self, layers: int) -> int:
-        """Size of the files of a draft with so many layers, bytes; a few kB may be missing."""
+        """Return the size of a draft with this many layers, bytes, within a few kB."""
         sizes = {name: size for file in self._files(weights=True) for name, size in _tensor_sizes(file).items()}
         kept = sum(size for name, size in sizes.items() if _is_kept(name, layers))
         others = sum(file.stat().st_size for file in self._files(weights=False))
@@ -80,7 +80,7 @@ class Target:
     def write_draft(self, folder: Path, layers: int, head: Tensor) -> Tensor:
         """Write a draft with the first `layers` layers and the output layer `head` [vocab, hidden] into `folder`.
 
-        Returns the output layer as it is written: rounded to what the target's weights are stored in.
+        Returns the output layer as written: rounded to the dtype of the target's weights.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -93,7 +93,7 @@ class Target:
         tensors[_HEAD] = head.to(tensors[_EMBEDDING].dtype).contiguous()
         weights = folder / f"model{_WEIGHTS}"
         save_file(tensors, weights, metadata={"format": "pt"})
-        weights.chmod(0o644)  # safetensors writes 0600: an engine may run as another user
+        weights.chmod(0o644)  # safetensors writes 0600; an engine may run as another user
         for file in self._files(weights=False):
             shutil.copyfile(file, folder / file.name)
         config = self.config | {"num_hidden_layers": layers, "tie_word_embeddings": False}
@@ -101,7 +101,7 @@ class Target:
         return tensors[_HEAD]
 
     def _files(self, *, weights: bool) -> list[Path]:
-        """Its files of tensors, or the others that a draft has too: tokenizer, chat template, generation defaults."""
+        """Return its tensor files, or the others that a draft has too: tokenizer, chat template and the like."""
         names = sorted(self.manifest.files)
         if weights:
             return [self.path / name for name in names if name.endswith(_WEIGHTS)]
@@ -116,7 +116,7 @@ def _is_kept(name: str, layers: int) -> bool:
 
 
 def _tensor_sizes(file: Path) -> dict[str, int]:
-    """Size of each tensor of a safetensors file, bytes, from its header alone.
+    """Return the size of each tensor in a safetensors file, bytes, from its header alone.
 
     https://huggingface.co/docs/safetensors: 8 bytes of little-endian length, then JSON.
     """

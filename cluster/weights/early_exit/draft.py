@@ -1,27 +1,51 @@
-"""An early-exit draft: the target's first layers, and an output layer that knows what the others would have done.
+"""Make an early-exit draft, and report how often it agrees with its target.
 
-The target answers the calibration prompts; a projection is fitted from its state after the draft's last layer to its
-final state (`fit.py`), and written with the layers as a checkpoint that any engine loads.
+The target answers the calibration prompts. A projection is fitted from its state after the draft's last layer to its
+final state (`fit.py`), and written with the first layers as a checkpoint that any engine loads.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from cluster.weights.early_exit.answers import own_answers
+from pydantic import Field
+
+from cluster.weights.early_exit.calibration import Calibration, calibration_prompts, own_answers
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.early_exit.fit import agreement, first_choices, fit_projection
-from cluster.weights.early_exit.prompts import calibration_prompts
-from cluster.weights.early_exit.report import Calibration, DraftReport, write_report
 from cluster.weights.errors import WeightsError
+from router.registry import Frozen
 
-_NEEDED = ("torch", "transformers", "safetensors")
+REPORT_NAME: Final = "early-exit.json"
+"""Beside the weights; engines do not read it."""
+_NEEDED: Final = ("torch", "transformers", "safetensors")
+
+
+class DraftReport(Frozen):
+    """How good a draft is: agreement with the target's first choice, on answers that it was not fitted on."""
+
+    of: str = Field(description="Name of the target.")
+    layers: int = Field(description="Layers of the draft.")
+    target_layers: int = Field(description="Layers of the target.")
+    calibration: Calibration = Field(description="How much it was fitted on.")
+    fitted_tokens: int = Field(description="Tokens that the projection was fitted on.")
+    held_out_tokens: int = Field(description="Tokens of answers to other prompts, which the agreement was counted on.")
+    agreement_before: float = Field(
+        description="Share (0-1) of held-out tokens with the target's first choice, without the projection."
+    )
+    agreement: float = Field(description="The same with the projection, as it is written: how good the draft is.")
+
+    def __str__(self) -> str:
+        return (
+            f"agrees with {self.of} on {self.agreement:.1%} of {self.held_out_tokens} held-out tokens "
+            f"({self.agreement_before:.1%} before the fit on {self.fitted_tokens} others)"
+        )
 
 
 def make_draft(target: Target, layers: int, calibration: Calibration, folder: Path) -> DraftReport:
-    """Write the draft and its report into `folder`. About half a minute for a target of 135M on 2 cores.
+    """Write the draft and its report into `folder`. Takes about half a minute for a target of 135M on 2 cores.
 
     `layers` must have passed `target.check`.
 
@@ -51,14 +75,23 @@ def make_draft(target: Target, layers: int, calibration: Calibration, folder: Pa
     return report
 
 
+def write_report(folder: Path, report: DraftReport) -> None:
+    """Write the report beside the weights.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    (folder / REPORT_NAME).write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
 def _load(path: Path) -> tuple[Any, list[list[int]]]:
-    """The model in float32, and the calibration prompts as token ids of its chats."""
-    # Seconds of imports: only here, so that listing and a finished seed stay quick.
+    """Return the model in float32, and the calibration prompts as token ids of its chats."""
+    # These imports take seconds. Do them only here, so that `list` and a finished `seed` stay quick.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # of loading, which takes a second
+    logging.disable_progress_bar()  # loading takes a second
     tokenizer = AutoTokenizer.from_pretrained(path)
     if not tokenizer.chat_template:
         raise WeightsError(f"{path.name} has no chat template: it writes no chat answers to fit a draft on")

@@ -49,7 +49,6 @@ from serve_app.engine.interface import (
     Finished,
     GenerationRequest,
     SpecStats,
-    speculation_wish,
 )
 from serve_app.engine.load_signals import Recent
 from serve_app.engine.vllm import ngram_lookup
@@ -58,7 +57,6 @@ from serve_app.engine.vllm.scheduler import CONFIG_KEY, ORDER_PREFIX
 from serve_app.engine.vllm.step_record import SpecRecords
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.wish import SpeculationWish
 
 _NGRAM = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 
@@ -123,8 +121,7 @@ def engine_args(
     elif composite:
         arguments.setdefault("worker_cls", "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker")
     if speculation:
-        default = SpeculationWish(k=speculation.k, tau=speculation.tau)
-        controller = {"settings": settings.model_dump(mode="json"), "default": default.to_dict()}
+        controller = {"settings": settings.model_dump(mode="json"), "speculation": speculation.model_dump(mode="json")}
         arguments["scheduler_cls"] = "serve_app.engine.vllm.scheduler.DepthScheduler"
         arguments["additional_config"] = {**arguments.get("additional_config", {}), CONFIG_KEY: controller}
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
@@ -268,7 +265,7 @@ class VllmEngine:
             stop=list(request.stop),
             logprobs=request.logprobs,
             stream=True,
-            vllm_xargs=speculation_wish(request.spec, request.category).to_arguments(),
+            vllm_xargs=request.spec.to_arguments(request.category),
         )
         rendered = await state.online_renderer.render_chat(chat)
         if isinstance(rendered, ErrorResponse):

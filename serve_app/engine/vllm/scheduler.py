@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import Any, Final, get_args
 
 import vllm
@@ -27,21 +26,21 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from cluster.seldom_log import SeldomLog
-from router.registry import Drafts
+from cluster.rate_limited_log import RateLimitedLog
+from router.registry import Drafts, Speculation
+from router.spec_params import DEFAULT_CATEGORY, SpecParams
 from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE, RECORD_KEY, StepRecord
 from serve_app.engine.vllm.steps_under_way import StepsUnderWay, StepUnderWay
+from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
-from serve_app.speculation.decision import Decision
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.wish import SpeculationWish
 
 logger = logging.getLogger(__name__)
 
 CONFIG_KEY: Final = "power_lever_speculation"
-"""Where the controller's `settings` and the tier's `default` wish are in vLLM's `additional_config`."""
+"""Where the controller's `settings` and the chain entry's `speculation` are in vLLM's `additional_config`."""
 
 
 ORDER_PREFIX: Final = "power-lever-drafts:"
@@ -56,14 +55,14 @@ class DepthScheduler(AsyncScheduler):
         super().__init__(*args, **kwargs)
         check_interface(vllm.__version__, AsyncScheduler, self.use_v2_model_runner)
         config = self.vllm_config.additional_config[CONFIG_KEY]
-        self._default = SpeculationWish.from_dict(config["default"])
+        self._speculation = Speculation.model_validate(config["speculation"])
         settings = SpeculationSettings.model_validate(config["settings"])
         self._drafts: Drafts = "own"
         self._drafted_by: Drafts = "own"  # in the step before
-        self._log = SeldomLog(logger)
+        self._log = RateLimitedLog(logger)
         self._controller = DepthGuard(self.num_spec_tokens, settings, self._log)
         self._decisions: dict[str, Decision] = {}
-        self._wishes: dict[str, SpeculationWish] = {}
+        self._categories: dict[str, str] = {}
         # Requests that have ended; forgotten when the records of the step that ended them are written.
         self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
@@ -73,24 +72,24 @@ class DepthScheduler(AsyncScheduler):
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
 
     def add_request(self, request: Request) -> None:
-        """See vLLM; the wish is in the sampling parameters' extra arguments."""
+        """See vLLM; speculation is in the sampling parameters' extra arguments."""
         super().add_request(request)
         if request.request_id.startswith(ORDER_PREFIX):
             self._go_over(request.request_id)
         params = request.sampling_params
         arguments = (params.extra_args if params is not None else None) or {}
         try:
-            wish = SpeculationWish.from_arguments(arguments, self._default)
+            requested, category = SpecParams.from_arguments(arguments)
         except ValueError as error:
-            # The ingress checks wishes; an error raised here would end the engine for everybody.
-            self._log.warning("wish", "request %s: %s; the tier's default is used", request.request_id, error)
-            wish = self._default
-        if params is not None and params.sampling_type is SamplingType.RANDOM_SEED:
-            # Depths follow measured times. With drafts they would decide how often the request's generator is asked,
-            # and so its text; without any it draws once a token.
-            wish = replace(wish, seeded=True)
-        self._wishes[request.request_id] = wish
-        self._controller.add(request.request_id, wish)
+            # The ingress checks the parameters; an error raised here would end the engine for everybody.
+            self._log.warning("params", "request %s: %s; the entry's own are used", request.request_id, error)
+            requested, category = SpecParams(), DEFAULT_CATEGORY
+        # Depths follow measured times. With drafts they would decide how often the request's generator is asked, and so
+        # its text; without any it draws once a token.
+        seeded = params is not None and params.sampling_type is SamplingType.RANDOM_SEED
+        self._categories[request.request_id] = category
+        spec, _ = requested.resolve(self._speculation)
+        self._controller.add(request.request_id, spec, category, seeded=seeded)
 
     def _go_over(self, order: str) -> None:
         """From the next step on others draft, whose costs and acceptance are yet to be learned."""
@@ -152,13 +151,12 @@ class DepthScheduler(AsyncScheduler):
             for output in group.outputs:
                 drafted, accepted = counts.get(output.request_id, (0, 0))
                 reason = step.reasons.get(output.request_id, "") if step else ""
-                wish = self._wishes.get(output.request_id)
                 drafts = step.drafts if step else self._drafted_by
-                record = StepRecord(drafted, accepted, reason, wish.category if wish else "", drafts)
+                record = StepRecord(drafted, accepted, reason, self._categories.get(output.request_id, ""), drafts)
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
         for request_id in self._freed:
             self._decisions.pop(request_id, None)
-            self._wishes.pop(request_id, None)
+            self._categories.pop(request_id, None)
         self._freed.clear()
         if step is None:
             self._log.warning(

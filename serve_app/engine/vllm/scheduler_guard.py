@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cluster.seldom_log import SeldomLog
+from cluster.rate_limited_log import RateLimitedLog
+from router.spec_params import SpecParams
+from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
-from serve_app.speculation.decision import Decision, Reason
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.snapshot import Snapshot
-from serve_app.speculation.wish import SpeculationWish
 
 _NONE: Final = Decision(0, Reason.AUTO_OFF)
 
@@ -29,24 +28,24 @@ class DepthGuard:
         log: for what is odd.
     """
 
-    def __init__(self, k_max: int, settings: SpeculationSettings, log: SeldomLog) -> None:
+    def __init__(self, k_max: int, settings: SpeculationSettings, log: RateLimitedLog) -> None:
         self._k_max = k_max
         self._settings = settings
         self._log = log
-        self._wishes: dict[str, SpeculationWish] = {}
+        self._requests: dict[str, tuple[SpecParams, str, bool]] = {}
         self._controller = DepthController(k_max, settings)
 
-    def add(self, request_id: str, wish: SpeculationWish) -> None:
-        """A request begins."""
-        self._wishes[request_id] = wish
+    def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool) -> None:
+        """See `DepthController.add`."""
+        self._requests[request_id] = spec, category, seeded
         try:
-            self._controller.add(request_id, wish)
+            self._controller.add(request_id, spec, category, seeded=seeded)
         except Exception as error:  # noqa: BLE001 - see the module
             self._failed(error)
 
     def remove(self, request_id: str) -> None:
         """A request has ended."""
-        self._wishes.pop(request_id, None)
+        self._requests.pop(request_id, None)
         try:
             self._controller.remove(request_id)
         except Exception as error:  # noqa: BLE001 - see the module
@@ -87,15 +86,11 @@ class DepthGuard:
     def begin_anew(self) -> None:
         """Forget what was learned, not the requests."""
         self._controller = DepthController(self._k_max, self._settings)
-        for request_id, wish in self._wishes.items():
+        for request_id, (spec, category, seeded) in self._requests.items():
             try:
-                self._controller.add(request_id, wish)
+                self._controller.add(request_id, spec, category, seeded=seeded)
             except Exception as error:  # noqa: BLE001 - see the module
                 self._log.warning("fault", "request %s gets no drafts: %s", request_id, error, error=error)
-
-    def snapshot(self) -> Snapshot:
-        """What is known now."""
-        return self._controller.snapshot()
 
     def _failed(self, error: Exception) -> None:
         words = "the speculation controller failed and begins anew: %s: %s"

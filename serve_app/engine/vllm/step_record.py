@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from router.registry import Drafts
 from serve_app.engine.interface import DraftCount, SpecStats
-from serve_app.speculation.decision import Reason
+from serve_app.speculation.batch import Reason
 
 RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from router.registry import Drafts
-from serve_app.speculation.decision import Reason
+from serve_app.speculation.batch import Reason
 
 MOST_UNDER_WAY: Final = 64
 """Steps that are kept: far more than vLLM has under way (two with asynchronous scheduling, else one per pipeline

@@ -1,49 +1,68 @@
-"""One cluster with GPU nodes that come and go, and stub engines on them, for the tests of this folder."""
+"""One cluster with GPU nodes that come and go, for the tests of this folder: stub engines, and one real engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from cluster.cpu_engine import cpu_environment
+from cluster.profiles.reading import merge
 from tests.support.api import Api
 from tests.support.gpu_cluster import GpuCluster, gpu_cluster
 
 IDLE_S: Final = 4.0
 _TIER: Final = {"cpus": 1, "idle_before_zero_s": IDLE_S, "drain_s": 90}
 # The GPU profile with stub engines: its four tiers and GPU types, at a pace that a test can wait for.
-MAIN: Final[dict[str, Any]] = {
+_STUBS: Final[dict[str, Any]] = {
     "profile": "gpu",
     "inference_mode": "mock",
     "stub": {"tokens_per_s": 20.0},
     "scaling": {"hold_s": 6.0},
     "tiers": {
         "eco": _TIER,
-        "balanced": _TIER | {"max_ongoing_requests": 8, "replicas": {"min": 0, "max": 3}},
+        # Three replicas run all 32 streams of a test at once.
+        "balanced": _TIER | {"max_ongoing_requests": 11, "replicas": {"min": 0, "max": 3}},
         "performance": _TIER,
         "ultra": _TIER | {"gpus": 2},
     },
 }
-# The same on a cluster that cannot have what one tier wants.
-ELSEWHERE: Final[dict[str, Any]] = MAIN | {"tiers": MAIN["tiers"] | {"ultra": _TIER | {"gpu": "B200", "gpus": 1}}}
+# Real engines; one tier asks for a GPU that the cluster cannot have.
+_ENGINES: Final[dict[str, Any]] = {
+    "profile": "local",
+    "tiers": {
+        "eco": {"replicas": {"min": 0}},
+        "balanced": {"gpu": "A10G", "gpus": 1, "cpus": 1, "idle_before_zero_s": IDLE_S},
+        "ultra": {"gpu": "B200", "gpus": 1, "cpus": 1},
+    },
+}
+
+
+def applications(**over: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Both applications by route prefix, with arguments laid over those of the one with stub engines."""
+    return {"/": merge(_STUBS, over), "/engines": _ENGINES}
 
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[GpuCluster]:
-    with gpu_cluster({"/": MAIN, "/elsewhere": ELSEWHERE}) as cluster:
+    with gpu_cluster(applications(), cpu_environment(Path(sys.prefix))) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def api(cluster: GpuCluster) -> Iterator[Api]:
+    """The application with stub engines."""
     with Api(cluster.url) as api:
         yield api
 
 
 @pytest.fixture
-def elsewhere(cluster: GpuCluster) -> Iterator[Api]:
-    with Api(f"{cluster.url}/elsewhere") as api:
+def engines(cluster: GpuCluster) -> Iterator[Api]:
+    """The application with real engines."""
+    with Api(f"{cluster.url}/engines") as api:
         yield api
 
 

@@ -12,7 +12,7 @@ PROMPT = json.dumps({"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10
 POST = ("--header", "content-type: application/json", "--data", PROMPT)
 
 
-def test_the_probe_of_kuberays_manifest_finds_the_workers_proxy_ready(two_nodes: TwoNodes) -> None:
+def test_kuberays_readiness_probe_finds_the_workers_proxy(two_nodes: TwoNodes) -> None:
     [service] = documents("cluster/deploy/kuberay/rayservice.yaml")
     groups = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     for group in groups:
@@ -28,7 +28,7 @@ def test_the_proxy_of_either_node_answers_from_the_ingress_on_the_worker(two_nod
         assert '"type":"done"' in body
 
 
-def test_what_a_skypilot_node_asks_says_that_it_has_replicas(two_nodes: TwoNodes) -> None:
+def test_skypilots_readiness_probe_finds_replicas(two_nodes: TwoNodes) -> None:
     status, body = two_nodes.worker.curl(f"http://localhost:{HTTP_PORT}/-/routes")
     assert (status, json.loads(body)) == (200, {"/": "power-lever"})
 

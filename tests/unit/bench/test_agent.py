@@ -43,7 +43,7 @@ def test_what_stands_clear_of_two_runs_without_it_is_not_noise(shift: float, ver
 
 
 def test_the_variants_differ_in_the_agent_only_and_are_valid() -> None:
-    for agent in ({"mode": "off"}, {"mode": "single_shot", "base_url": "http://127.0.0.1:1", "end_wait_s": 2.0}):
+    for agent in ({"mode": "off"}, {"mode": "single_shot", "base_url": "http://127.0.0.1:1"}):
         config = load_config(arguments(agent), {}, lambda: ("local", ""))
         assert config.agent.mode == agent["mode"]
     assert arguments({}) | {"agent": None} == arguments({"mode": "off"}) | {"agent": None}

@@ -25,8 +25,7 @@ from bench.routing import (
 )
 from bench.train_router import Task
 from router.difficulty.classify import classify_prompt, rule
-from router.difficulty.gain_curves import GAIN_MODEL
-from router.difficulty.gain_model import GainModel
+from router.difficulty.gain_model import GainModel, load_gain_model
 from tests.unit.router.profiles import small_profile
 
 
@@ -46,7 +45,7 @@ def test_no_prompt_is_scored_by_a_model_that_saw_it_or_its_kin(monkeypatch: pyte
     def spy(seen: Sequence[Task], seen_keys: Sequence[object], seed: int) -> tuple[GainModel, float]:
         assert seen_keys == [keys[tasks.index(task)] for task in seen]
         trained.append({task.outcome.id for task in seen})
-        return GAIN_MODEL, 1.0
+        return load_gain_model(), 1.0
 
     monkeypatch.setattr(bench.routing, "train", spy)
     cross_validate(tasks, keys, count=5, seed=1)
@@ -59,7 +58,7 @@ def test_no_prompt_is_scored_by_a_model_that_saw_it_or_its_kin(monkeypatch: pyte
 
 def test_scores_are_those_that_the_router_gives() -> None:
     task = Task.of(outcomes()[7])
-    assert bench.routing.score_of(task.given, GAIN_MODEL) == classify_prompt(task.outcome.prompt).score
+    assert bench.routing.score_of(task.given, load_gain_model()) == classify_prompt(task.outcome.prompt).score
 
 
 def test_the_standard_error_shrinks_with_the_number_of_prompts() -> None:

@@ -22,7 +22,7 @@ from bench.speculation import (
     updated,
     write_report,
 )
-from cluster.profiles import read_profile, validate_profile
+from cluster.profiles.reading import read_profile, validate_profile
 from router.registry import Profile
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+import yaml
 
 from bench.quality.gain_fit import Sample
 from bench.quality.outcomes import OUTCOMES, Outcome, groups, read_outcomes
-from bench.train_router import TRAINED, Task, source_of, train
-from router.difficulty.gain_model import GainModel
+from bench.train_router import Task, text_of, train
+from router.difficulty.gain_model import GAIN_MODEL_FILE, GainModel
 
 PROSE = "The farmer walked over the hill and thought about the weather of the coming winter and of his brother"
 CODE = "def f(x, y):\n    z = x + 1\n    return z * y\n\nx = [1, 2]\ny = {a: b}\nWhat does this code return, and why?"
@@ -33,7 +34,7 @@ def learned(seed: int = 0) -> GainModel:
 
 def test_what_gains_is_learned() -> None:
     model = learned()
-    prose, code = (Task.of(outcome).given.form for outcome in outcomes()[:2])
+    prose, code = (Task.of(outcome).given.features for outcome in outcomes()[:2])
     assert model.gain(code) > 0.3
     assert model.gain(prose) < -0.3
 
@@ -48,22 +49,20 @@ def test_a_task_counts_once_as_given_and_bare_together() -> None:
     assert sum(sample.weight for sample in samples) == 1
 
 
-def test_the_written_source_holds_the_model() -> None:
+def test_the_written_file_is_read_back_as_the_same_model() -> None:
     model = learned()
-    space: dict[str, object] = {}
-    exec(source_of(model, rows=60, stiffness=4.0), space)
-    assert space["GAIN_MODEL"] == model
+    assert GainModel.model_validate(yaml.safe_load(text_of(model, rows=60, stiffness=4.0))) == model
 
 
 @pytest.mark.skipif(not OUTCOMES.exists(), reason=f"{OUTCOMES} is not on this machine")
 def test_the_shipped_curves_are_what_the_script_writes() -> None:
     seen = read_outcomes(OUTCOMES)
     model, stiffness = train([Task.of(outcome) for outcome in seen], groups(seen))
-    assert TRAINED.read_text(encoding="utf-8") == source_of(model, len(seen), stiffness)
+    assert GAIN_MODEL_FILE.read_text(encoding="utf-8") == text_of(model, len(seen), stiffness)
 
 
 def test_what_is_shipped_is_small_and_holds_no_words_of_prompts() -> None:
-    text = TRAINED.read_text(encoding="utf-8")
+    text = GAIN_MODEL_FILE.read_text(encoding="utf-8")
     assert len(text) < 4000
     if OUTCOMES.exists():
         words = {word for outcome in read_outcomes(OUTCOMES) for word in outcome.prompt.split() if len(word) > 12}

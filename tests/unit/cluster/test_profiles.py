@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.profiles import load_profile, merge, read_yaml, shipped_profiles
+from cluster.profiles.reading import load_profile, merge, read_yaml, shipped_profiles
 from router.errors import ConfigError
 from router.registry import TIER_NAMES
 from tests.unit.router.profiles import profile_data

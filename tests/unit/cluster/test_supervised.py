@@ -1,4 +1,4 @@
-"""Work beside the requests survives its errors, and says what is wrong. Time is virtual."""
+"""Background tasks survive their errors and say what is wrong. Time is virtual."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Rounds:
 
 
 async def after(seconds: float, work: Callable[[], Awaitable[None]], **options: object) -> Supervised:
-    supervised = Supervised("the look", work, **options)  # type: ignore[arg-type]
+    supervised = Supervised("refresh", work, **options)  # type: ignore[arg-type]
     supervised.start()
     await asyncio.sleep(seconds)
     return supervised
 
 
 @pytest.mark.parametrize("error", [KeyError("odd"), TimeoutError(), asyncio.CancelledError()])
-async def test_a_round_that_fails_costs_a_pause_and_the_next_one_follows(error: BaseException) -> None:
+async def test_after_a_failed_round_and_a_pause_the_next_one_follows(error: BaseException) -> None:
     rounds = Rounds(None, error, error, None)
     supervised = await after(10.2, rounds)
     assert rounds.ended_s[:6] == [1, 2, 3.5, 5.5, 6.5, 7.5]
@@ -44,7 +44,7 @@ async def test_a_round_that_fails_costs_a_pause_and_the_next_one_follows(error: 
     supervised.stop()
 
 
-async def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_round_that_succeeds() -> None:
+async def test_pauses_double_up_to_a_bound_until_a_round_succeeds() -> None:
     rounds = Rounds(*[OSError("no")] * 6, None, OSError("no"), None)
     supervised = await after(60, rounds)
     pauses = [there - here - 1 for here, there in zip(rounds.ended_s[:9], rounds.ended_s[1:9], strict=False)]
@@ -52,16 +52,16 @@ async def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_round_that_suc
     supervised.stop()
 
 
-async def test_what_is_wrong_is_told_until_a_round_succeeds() -> None:
+async def test_trouble_is_shown_until_a_round_succeeds() -> None:
     rounds = Rounds(OSError("the disk is full"), OSError("the disk is full"), None)
     supervised = await after(3, rounds)
-    assert troubles([supervised]) == {"the look": "2 failed rounds in 2 s, the last: OSError: the disk is full"}
+    assert troubles([supervised]) == {"refresh": "2 failed rounds in 2 s, the last: OSError: the disk is full"}
     await asyncio.sleep(2)
     assert troubles([supervised]) == {}
     supervised.stop()
 
 
-async def test_a_round_that_hangs_is_given_up_and_the_next_one_follows() -> None:
+async def test_a_round_that_hangs_is_cancelled_and_the_next_one_follows() -> None:
     began: list[None] = []
 
     async def hang_once() -> None:
@@ -74,16 +74,16 @@ async def test_a_round_that_hangs_is_given_up_and_the_next_one_follows() -> None
     supervised.stop()
 
 
-async def test_only_work_that_fails_for_minutes_makes_its_process_unhealthy() -> None:
+async def test_only_a_task_that_fails_for_minutes_makes_its_process_unhealthy() -> None:
     supervised = await after(HOPELESS_AFTER_S - 10, Rounds(then=KeyError("odd")))
     supervised.raise_if_hopeless()
     await asyncio.sleep(20)
-    with pytest.raises(RuntimeError, match=r"the look: \d+ failed rounds in \d+ s, the last: KeyError: 'odd'"):
+    with pytest.raises(RuntimeError, match=r"refresh: \d+ failed rounds in \d+ s, the last: KeyError: 'odd'"):
         supervised.raise_if_hopeless()
     supervised.stop()
 
 
-async def test_that_somebody_else_is_away_makes_nobody_unhealthy_and_is_told_without_a_traceback(
+async def test_an_absent_peer_makes_no_process_unhealthy_and_is_logged_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     supervised = await after(10 * HOPELESS_AFTER_S, Rounds(then=ConnectionError("gone")), away=(OSError,))
@@ -93,16 +93,16 @@ async def test_that_somebody_else_is_away_makes_nobody_unhealthy_and_is_told_wit
     supervised.stop()
 
 
-async def test_errors_are_logged_with_a_traceback_and_not_at_every_round(caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_are_logged_with_a_traceback_but_not_in_every_round(caplog: pytest.LogCaptureFixture) -> None:
     supervised = await after(100, Rounds(then=KeyError("odd")))
     supervised.stop()
     first, *others = caplog.records
-    assert (first.levelno, first.getMessage()) == (logging.WARNING, "the look: KeyError: 'odd'")
+    assert (first.levelno, first.getMessage()) == (logging.WARNING, "refresh: KeyError: 'odd'")
     assert first.exc_info is not None
     assert others == []
 
 
-async def test_work_that_waits_for_nothing_leaves_the_others_their_turn() -> None:
+async def test_a_task_that_never_waits_lets_the_others_run() -> None:
     rounds = 0
 
     async def busy() -> None:
@@ -118,7 +118,7 @@ async def test_work_that_waits_for_nothing_leaves_the_others_their_turn() -> Non
     supervised.stop()
 
 
-async def test_stopped_work_ends_and_is_no_trouble() -> None:
+async def test_a_stopped_task_ends_without_trouble() -> None:
     rounds = Rounds()
     supervised = await after(2.5, rounds)
     supervised.stop()

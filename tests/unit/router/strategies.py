@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from router.difficulty.categories import CATEGORIES
 from router.observation import Observation, TierState
 from router.registry import TIER_NAMES
-from router.runs.summary import CATEGORIES, Recent, RunSummary
+from router.runs.summary import Recent, RunSummary
 
 LIMIT_NAMES = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh")
 

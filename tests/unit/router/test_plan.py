@@ -168,9 +168,10 @@ def test_the_users_max_tokens_is_kept_however_large() -> None:
 # --- speculation ---
 
 
-def test_without_a_wish_speculation_is_auto_up_to_k_max() -> None:
-    spec = planned().spec
-    assert (spec.enabled, spec.method, spec.k, spec.k_mode, spec.tau) == (True, "ngram", NGRAM_K_MAX, "auto", 0.3)
+def test_speculation_is_auto_up_to_k_max_unless_the_client_says_otherwise() -> None:
+    made = planned()
+    assert (made.spec.enabled, made.spec_method, made.spec.k_mode, made.spec.tau) == (True, "ngram", "auto", 0.3)
+    assert made.spec.most_drafts(made.entry.speculation) == NGRAM_K_MAX
 
 
 def test_a_fixed_k_and_tau_are_kept() -> None:
@@ -179,8 +180,8 @@ def test_a_fixed_k_and_tau_are_kept() -> None:
 
 
 def test_a_fixed_k_is_capped_to_k_max() -> None:
-    spec = planned(mode="manual", power=60, spec={"k": 32}).spec
-    assert (spec.method, spec.k, spec.k_mode) == ("eagle3", EAGLE_K_MAX, "fixed")
+    made = planned(mode="manual", power=60, spec={"k": 32})
+    assert (made.spec_method, made.spec.k, made.spec.k_mode) == ("eagle3", EAGLE_K_MAX, "fixed")
 
 
 @pytest.mark.parametrize(
@@ -192,27 +193,27 @@ def test_a_fixed_k_is_capped_to_k_max() -> None:
         {"mode": "manual", "power": 100},
         {"mode": "manual", "power": 100, "spec": {"k": 5}},
     ],
-    ids=["not wanted", "not wanted with k", "k 0", "step has none", "step has none but k"],
+    ids=["turned off", "turned off with k", "k 0", "entry has none", "entry has none but k"],
 )
-def test_speculation_is_off_where_the_user_or_the_step_says_so(body: dict[str, Any]) -> None:
-    spec = planned(**body).spec
-    assert (spec.enabled, spec.method, spec.k) == (False, None, 0)
-    assert spec.reason in ("no drafts are asked for", "the tier's entry makes no drafts")
+def test_speculation_is_off_where_the_client_or_the_entry_says_so(body: dict[str, Any]) -> None:
+    made = planned(**body)
+    assert (made.spec.enabled, made.spec_method, made.spec.k) == (False, None, 0)
+    assert made.no_drafts_reason in ("no drafts are requested", "the tier's entry makes no drafts")
 
 
 @pytest.mark.parametrize("body", [{}, {"temperature": 0.9}, {"spec": {"k": 4}}])
 def test_a_sampled_answer_with_a_seed_is_not_drafted_for_and_the_plan_says_why(body: dict[str, Any]) -> None:
     made = planned(seed=7, **body)
     assert made.sampling.temperature > 0
-    assert (made.spec.enabled, made.spec.method, made.spec.k) == (False, None, 0)
-    assert made.spec.reason is not None
-    assert "seed" in made.spec.reason
+    assert (made.spec.enabled, made.spec_method, made.spec.k) == (False, None, 0)
+    assert made.no_drafts_reason is not None
+    assert "seed" in made.no_drafts_reason
 
 
 def test_a_seed_alone_does_not_keep_a_greedy_answer_from_drafts() -> None:
     made = planned(seed=7, temperature=0)
     assert made.spec.enabled
-    assert made.spec.reason is None
+    assert made.no_drafts_reason is None
 
 
 # --- escalation ---
@@ -350,8 +351,9 @@ def test_any_request_and_any_observation_give_a_valid_plan(request: InferenceReq
 def test_k_never_passes_k_max(request: InferenceRequest, observation: Observation) -> None:
     made = plan(request, observation, PROFILE, ticking())
     most = made.entry.speculation.k_max if made.entry.speculation else 0
-    assert 0 <= made.spec.k <= most
-    assert made.spec.enabled == (made.spec.k > 0) == (made.spec.method is not None)
+    drafts = made.spec.most_drafts(made.entry.speculation)
+    assert 0 <= drafts <= most
+    assert made.spec.enabled == (drafts > 0) == (made.spec_method is not None)
 
 
 @given(requests(), observations)

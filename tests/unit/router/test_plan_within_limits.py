@@ -202,7 +202,7 @@ def test_any_observation_and_any_request_give_a_valid_plan(request: InferenceReq
     assert made.tier == tier_for_power(PROFILE, made.power)
     assert made.entry in PROFILE.tiers[made.tier].chain
     most = made.entry.speculation.k_max if made.entry.speculation else 0
-    assert 0 <= made.spec.k <= most
+    assert 0 <= made.spec.most_drafts(made.entry.speculation) <= most
     assert made.explain().endswith(".")
     for trace in made.trace:
         json.dumps(dict(trace.result), allow_nan=False)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.difficulty.categories import CATEGORIES
 from router.observation import TierState
 from router.prediction import PRIOR_RUNS, TIER_RUNS, UPPER_Z, Prediction, predict
-from router.runs.summary import CATEGORIES, Recent, RunSummary
+from router.runs.summary import Recent, RunSummary
 from tests.unit.router.profiles import small_profile
 from tests.unit.router.strategies import states
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
-from router.difficulty.signals import Category
 from router.prediction import NEVER, Estimate, Prediction
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest

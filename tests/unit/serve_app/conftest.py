@@ -1,4 +1,4 @@
-"""Async tests here run on a clock that jumps, and the application's own clock with it.
+"""Async tests here run on a virtual clock that skips waits, and so does the application's own clock.
 
 Tests that need sockets ask for the real loops instead: `pytestmark = REAL_LOOPS` (tests/support/real_loops.py).
 """
@@ -24,5 +24,5 @@ def _application_clock_is_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     def monotonic() -> float:
         return asyncio.get_running_loop().time()
 
-    for module in ("serve_app.api.inference", "serve_app.api.openai"):
+    for module in ("serve_app.api.inference", "serve_app.api.openai.response"):
         monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=monotonic))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from router.difficulty.signals import Category
 from router.errors import ConfigError
 from serve_app.config import AppConfig, load_config
-from serve_app.speculation.wish import SpeculationWish
 
 
 def config(args: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> AppConfig:
@@ -29,7 +27,7 @@ def refusal(args: Mapping[str, Any] | None = None, env: Mapping[str, str] | None
     return str(error.value)
 
 
-def test_auto_asks_and_keeps_the_reason() -> None:
+def test_auto_calls_choose_profile_and_keeps_its_reason() -> None:
     chosen = load_config({"profile": "auto"}, {}, lambda: ("gpu", "the cluster has 4 GPUs"))
     assert (chosen.profile, chosen.profile_reason) == ("gpu", "the cluster has 4 GPUs")
     assert chosen.tiers["eco"].gpu == "L4"
@@ -39,16 +37,16 @@ def test_auto_is_the_default() -> None:
     assert load_config({}, {}, lambda: ("local", "no GPU")).profile == "local"
 
 
-def test_a_named_profile_is_not_asked_for() -> None:
+def test_a_named_profile_is_used_as_it_is() -> None:
     assert (config().profile, config().profile_reason) == ("local", "named in serve_config.yaml")
 
 
 def test_yaml_beats_the_profile_key_by_key() -> None:
-    plain, changed = config(), config({"tiers": {"eco": {"active_watts": 12.5}}, "limits": {"retry_after_s": 9}})
+    plain, changed = config(), config({"tiers": {"eco": {"active_watts": 12.5}}, "limits": {"max_sequences": 9}})
     assert changed.tiers["eco"].active_watts == 12.5
     assert changed.tiers["eco"].chain == plain.tiers["eco"].chain
     assert changed.tiers["ultra"] == plain.tiers["ultra"]
-    assert changed.limits.retry_after_s == 9
+    assert changed.limits.max_sequences == 9
     assert changed.limits.max_body_bytes == plain.limits.max_body_bytes
 
 
@@ -59,26 +57,26 @@ def test_the_environment_beats_yaml() -> None:
     assert (changed.inference_mode, changed.demo_mode, changed.models_dir) == ("mock", True, "/from/env")
 
 
-def test_yaml_stands_where_the_environment_is_silent() -> None:
+def test_yaml_is_kept_if_the_environment_sets_nothing() -> None:
     changed = config({"inference_mode": "mock", "demo_mode": True, "models_dir": "/from/yaml"})
     assert (changed.inference_mode, changed.demo_mode, changed.models_dir) == ("mock", True, "/from/yaml")
 
 
-def test_an_empty_variable_is_silent() -> None:
+def test_an_empty_variable_sets_nothing() -> None:
     changed = config({"inference_mode": "mock", "demo_mode": True}, {"INFERENCE_MODE": "", "DEMO_MODE": ""})
     assert (changed.inference_mode, changed.demo_mode) == ("mock", True)
 
 
-def test_demo_mode_0_switches_yamls_demo_mode_off() -> None:
+def test_demo_mode_0_overrides_yamls_demo_mode() -> None:
     assert config({"demo_mode": True}, {"DEMO_MODE": "0"}).demo_mode is False
 
 
-def test_without_a_word_the_models_folder_is_an_absolute_path() -> None:
+def test_the_default_models_folder_is_an_absolute_path() -> None:
     assert Path(config().models_dir).is_absolute()
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "2", "01"])
-def test_demo_mode_takes_0_and_1_only(value: str) -> None:
+def test_demo_mode_must_be_0_or_1(value: str) -> None:
     assert refusal(env={"DEMO_MODE": value}) == f"DEMO_MODE: got {value!r}, must be 0 or 1"
 
 
@@ -90,7 +88,7 @@ def test_an_unknown_inference_mode_names_the_allowed_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         ({"limit": {}}, "limit: unknown key, allowed are description, tiers, models, baseline, profile"),
         ({"limits": {"max_body": 1}}, "limits.max_body: unknown key, allowed are max_body_bytes, max_prompt_chars"),
@@ -98,10 +96,10 @@ def test_an_unknown_inference_mode_names_the_allowed_ones() -> None:
         ({"tiers": {"huge": {}}}, "tiers.huge"),
     ],
 )
-def test_an_unknown_key_is_named_with_what_is_allowed(args: dict[str, Any], said: str) -> None:
+def test_an_unknown_key_is_named_with_the_allowed_ones(args: dict[str, Any], expected: str) -> None:
     message = refusal(args)
     assert message.startswith("config (profile local): ")
-    assert said in message
+    assert expected in message
 
 
 @pytest.mark.parametrize("profile", ["cloud", "missing.yaml"])
@@ -111,24 +109,8 @@ def test_an_unknown_profile_names_the_shipped_ones(profile: str) -> None:
     assert "auto, gpu, local" in message
 
 
-def test_a_profile_that_is_no_text_is_refused() -> None:
+def test_a_profile_that_is_not_a_string_is_refused() -> None:
     assert refusal({"profile": 3}) == "profile: got 3, must be auto, a profile's name or a path"
-
-
-def test_every_prior_is_of_a_category_that_the_router_finds() -> None:
-    assert config().speculation.acceptance.prior.keys() <= set(get_args(Category))
-
-
-def test_a_prior_of_no_category_is_refused_and_the_categories_are_named() -> None:
-    message = refusal({"speculation": {"acceptance": {"prior": {"json": [0.75], "code": [0.6]}}}})
-    assert "speculation" in message
-    assert "acceptance.prior has ['json']" in message
-    assert "safety_critical, code, math, creative, simple_question, general_reasoning" in message
-
-
-def test_a_request_that_names_no_category_is_of_one_that_the_router_finds() -> None:
-    assert SpeculationWish().category in get_args(Category)
-    assert SpeculationWish.from_dict({}).category in get_args(Category)
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -1,4 +1,4 @@
-"""`python -m serve_app check`: right files pass, wrong ones are told before Ray starts anything."""
+"""`power-lever check`: valid files pass, and wrong ones are reported before Ray starts anything."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def serve_config(folder: Path, args: dict[str, Any], import_path: str = "serve_a
     return str(path)
 
 
-def test_the_shipped_file_is_right_with_both_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_file_is_valid_with_both_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(SHIPPED)]) == 0
     out = capsys.readouterr().out
     assert "valid with profile local" in out
     assert "valid with profile gpu" in out
 
 
-def test_a_named_profile_is_tried_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_named_profile_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = serve_config(tmp_path, {"profile": "gpu"})
     assert main(["check", path]) == 0
     assert capsys.readouterr().out == f"{path}: lever: valid with profile gpu\n"
 
 
-def test_an_override_that_fits_only_one_profile_is_told_under_auto(
+def test_an_override_that_fits_only_one_profile_is_an_error_under_auto(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = serve_config(tmp_path, {"profile": "auto", "tiers": {"eco": {"gpu": "T4"}}})
@@ -54,7 +54,7 @@ def test_an_unknown_key_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "demo: unknown key, allowed are" in capsys.readouterr().err
 
 
-def test_the_environment_counts(
+def test_the_environment_is_checked_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEMO_MODE", "maybe")
@@ -63,7 +63,7 @@ def test_the_environment_counts(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("applications: [", "is not YAML"),
         ("- one", "got list, must be a mapping"),
@@ -71,18 +71,18 @@ def test_the_environment_counts(
         ("http_options: {port: 1}", "none has import_path serve_app.app:build"),
     ],
 )
-def test_a_file_of_another_kind_is_an_error(
-    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_without_our_application_is_an_error(
+    content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(content)
     assert main(["check", str(path)]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}: ")
-    assert said in error
+    assert expected in error
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml: cannot be read: No such file or directory" in capsys.readouterr().err
 
@@ -96,4 +96,4 @@ def test_another_application_alone_is_an_error(tmp_path: Path, capsys: pytest.Ca
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert "usage: python -m serve_app" in capsys.readouterr().err
+    assert "usage: power-lever" in capsys.readouterr().err

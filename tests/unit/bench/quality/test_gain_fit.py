@@ -8,32 +8,30 @@ from collections.abc import Callable
 import pytest
 
 from bench.quality.gain_fit import STIFFNESSES, Sample, best_stiffness, fit, squared_error
+from router.difficulty.features import Features
 from router.difficulty.gain_model import FEATURES
-from router.difficulty.surface import Surface
-
-DIGITS = FEATURES.index("digits")
-LINES = FEATURES.index("lines")
 
 
-def samples(count: int, gain: Callable[[Surface], float], seed: int = 0) -> list[Sample]:
+def samples(count: int, gain: Callable[[Features], float], seed: int = 0) -> list[Sample]:
     rng = random.Random(seed)
     forms = [
-        Surface._make([*(rng.random() for _ in FEATURES), rng.choice(("choice", "code", "text"))]) for _ in range(count)
+        Features._make([*(rng.random() for _ in FEATURES), rng.choice(("choice", "code", "text"))])
+        for _ in range(count)
     ]
     return [Sample(form, gain(form) + rng.gauss(0, 0.3), 0.5) for form in forms]
 
 
-def tent(form: Surface) -> float:
+def tent(form: Features) -> float:
     """Most in the middle."""
     return 1 - abs(2 * form.digits - 1)
 
 
 def test_a_curve_that_is_there_is_found() -> None:
     model = fit(samples(4000, lambda form: tent(form) - form.lines), stiffness=2)
-    low, middle, high = (model.curves[DIGITS].at(value) for value in (0.02, 0.5, 0.98))
+    low, middle, high = (model.curves["digits"].at(value) for value in (0.02, 0.5, 0.98))
     assert middle - low == pytest.approx(0.9, abs=0.15)
     assert middle - high == pytest.approx(0.9, abs=0.15)
-    lines = model.curves[LINES]
+    lines = model.curves["lines"]
     assert lines.at(0.9) - lines.at(0.1) == pytest.approx(-0.8, abs=0.1)
 
 
@@ -45,19 +43,19 @@ def test_a_form_of_answer_that_gains_more_is_found() -> None:
 
 def test_a_feature_without_effect_has_a_flat_curve() -> None:
     model = fit(samples(4000, tent), stiffness=8)
-    assert all(abs(gain) < 0.1 for field, curve in enumerate(model.curves) if field != DIGITS for gain in curve.gains)
+    assert all(abs(gain) < 0.1 for name, curve in model.curves.items() if name != "digits" for gain in curve.gains)
 
 
 def test_gains_are_told_against_the_mean() -> None:
     seen = samples(500, lambda form: 5 + form.digits)
     model = fit(seen, stiffness=2)
-    assert sum(model.gain(sample.form) for sample in seen) / len(seen) == pytest.approx(0, abs=0.01)
+    assert sum(model.gain(sample.features) for sample in seen) / len(seen) == pytest.approx(0, abs=0.01)
 
 
 def test_the_stiffer_the_flatter() -> None:
     seen = samples(200, tent)
     spreads = [
-        max(model.curves[DIGITS].gains) - min(model.curves[DIGITS].gains)
+        max(model.curves["digits"].gains) - min(model.curves["digits"].gains)
         for model in (fit(seen, stiffness) for stiffness in (0.1, 10, 1000))
     ]
     assert spreads == sorted(spreads, reverse=True)
@@ -65,8 +63,8 @@ def test_the_stiffer_the_flatter() -> None:
 
 
 def test_a_constant_feature_is_no_error() -> None:
-    seen = [Sample(Surface(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), gain, 0.5) for gain in (0.0, 1.0)]
-    assert fit(seen, stiffness=2).gain(seen[0].form) == pytest.approx(0)
+    seen = [Sample(Features(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), gain, 0.5) for gain in (0.0, 1.0)]
+    assert fit(seen, stiffness=2).gain(seen[0].features) == pytest.approx(0)
 
 
 def test_noise_is_fitted_stiffly_and_a_clear_curve_is_not() -> None:
@@ -79,8 +77,8 @@ def test_noise_is_fitted_stiffly_and_a_clear_curve_is_not() -> None:
 
 
 def test_the_error_of_a_model_is_that_of_its_samples_by_weight() -> None:
-    model = fit([Sample(Surface(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), 1.0, 1.0)], stiffness=2)
-    unseen = Sample(Surface(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), 3.0, 0.5)
+    model = fit([Sample(Features(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), 1.0, 1.0)], stiffness=2)
+    unseen = Sample(Features(0, 0, 0, 0, 0, 0, 0, 0, 0, "text"), 3.0, 0.5)
     assert squared_error(model, [unseen], mean_gain=1.0) == pytest.approx(0.5 * (3 - 1) ** 2)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.reporting.options import NEEDS, parser
-from tests.support.imports import imported
+from tests.support.imports import imports
 
 ROOT = Path(__file__).parents[4]
 BENCHMARKS = sorted(
@@ -26,13 +26,18 @@ def listed(name: str) -> set[str]:
     return {line.partition("==")[0].replace("-", "_").lower() for line in lines if "==" in line}
 
 
+def source(module: str) -> Path:
+    """The file of a module of bench/."""
+    return (ROOT / "bench" / module.replace(".", "/")).with_suffix(".py")
+
+
 def needs(module: str, seen: set[str]) -> set[str]:
     """Packages that only `make install-dev` installs and that a module of bench/, or one that it imports, imports."""
     found = set[str]()
     seen.add(module)
-    for name in imported((ROOT / "bench" / module.replace(".", "/")).with_suffix(".py")):
+    for name in imports(source(module)):
         package, _, inner = name.partition(".")
-        if package == "bench" and inner and inner not in seen:
+        if package == "bench" and inner not in seen and source(inner).is_file():
             found |= needs(inner, seen)
         elif package in listed("dev.txt") - listed("cpu.txt"):
             found.add(package)

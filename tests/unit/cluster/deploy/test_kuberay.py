@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.serve.schema import ServeDeploySchema
 
-from serve_app.__main__ import check
+from serve_app.check import check
 from serve_app.config import Limits
 from tests.support.manifests import ROOT, demand_of, document, documents, gpu_tiers, nodes_added, pinned, serve_env
 

@@ -89,7 +89,7 @@ def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> lis
     for name, script in {
         "ray": f'echo ray "$@" >> {told}; {environment}; case "$*" in *--block*) '
         f"trap 'echo drained >> {told}; exit 0' TERM; while :; do /bin/sleep 0.05; done;; esac",
-        "python": f'echo python "$@" >> {told}',
+        "power-lever": f'echo power-lever "$@" >> {told}',
         "power-lever-haproxy": "",
         "sleep": f"echo minute >> {told}; /bin/sleep 0.1",
         "curl": f"[ -s {home}/busy ] && truncate --size=-1 {home}/busy",
@@ -125,7 +125,7 @@ def test_the_head_starts_ray_and_serves(tmp_path: Path) -> None:
     assert run_node(tmp_path, head="", busy_minutes=0) == [
         "ray start --head --port=6379 --dashboard-agent-listen-port=52366",
         *environment(tmp_path),
-        "python -m serve_app serve serve_config.yaml",
+        "power-lever serve serve_config.yaml",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of weights share: a fake hub, a model on it, a seeder that looks there."""
+"""What the tests of weights share: a fake hub with a model, and a models folder that is seeded from it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster.profiles import read_profile
+from cluster.profiles.reading import read_profile
 from cluster.weights.hub import HubAccess
 from cluster.weights.seeding import Seeder
-from cluster.weights.space import FreeSpace, free_bytes
 from router.registry import ModelSource
 from tests.support.fake_hub import FakeHub
 
@@ -27,9 +27,9 @@ FILES = {
     "tokenizer.json": b"{}",
     "README.md": b"not needed",
     "pytorch_model.bin": b"a duplicate of the weights",
-    "original/consolidated.00.pth": b"another one",
+    "original/consolidated.00.pth": b"another duplicate",
 }
-WANTED = sorted(name for name in FILES if name.endswith((".safetensors", ".json")))
+NEEDED = sorted(name for name in FILES if name.endswith((".safetensors", ".json")))
 SOURCE = ModelSource(source="hub", repo=REPO)
 
 
@@ -40,13 +40,19 @@ def hub() -> Iterator[FakeHub]:
         yield running
 
 
+@pytest.fixture
+def free_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many bytes every disk has free."""
+    return lambda free: monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+
+
 @dataclass
 class World:
-    """A models folder, the hub it is filled from, and what the seeder said."""
+    """A models folder, the hub that it is seeded from, and the lines that the seeder reported."""
 
     hub: FakeHub
     models_dir: Path
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -56,16 +62,9 @@ class World:
     def partial(self) -> Path:
         return self.models_dir / "m.partial"
 
-    def seeder(self, *, token: str | None = None, endpoint: str | None = None, free: FreeSpace = free_bytes) -> Seeder:
-        return Seeder(
-            self.models_dir,
-            HubAccess(endpoint or self.hub.url, token or False, retries=1, retry_wait_s=0.05),
-            self.said.append,
-            free,
-        )
-
-    def seed(self, source: ModelSource = SOURCE, **how: Any) -> str:
-        return self.seeder(**how).seed("m", source)
+    def seed(self, source: ModelSource = SOURCE, *, token: str | None = None, endpoint: str | None = None) -> str:
+        access = HubAccess(endpoint or self.hub.url, token or False)
+        return Seeder(self.models_dir, access, self.lines.append).seed("m", source)
 
 
 @pytest.fixture
@@ -81,9 +80,9 @@ def profile_file(tmp_path: Path) -> Callable[[dict[str, dict[str, Any]]], str]:
         raw = read_profile("local")
         raw["models"] = models
         for tier in raw["tiers"].values():
-            for step in tier["chain"]:
-                step["target"] = next(iter(models))
-                step.pop("speculation", None)  # it may name a draft
+            for entry in tier["chain"]:
+                entry["target"] = next(iter(models))
+                entry.pop("speculation", None)  # it may name a draft
         path = tmp_path / "profile.yaml"
         path.write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
         return str(path)

@@ -14,11 +14,11 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
+from router.agent.application_state import ApplicationStateError
 from router.agent.mcp_server import main, tool_server
 from router.agent.tools import TOOLS, ToolContext, json_schema
 from router.observation import Observation, TierState
 from router.plan import TraceStep
-from router.registry_reading import ReadingError
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
 from tests.unit.router.profiles import small_profile
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 CONTEXT = ToolContext(small_profile().tiers, Observation({"eco": TierState(running=1)}))
 
 
-async def look() -> ToolContext:
+async def read_context() -> ToolContext:
     return CONTEXT
 
 
@@ -38,16 +38,16 @@ def text(result: CallToolResult) -> str:
 
 
 async def test_the_tools_are_those_of_the_definitions() -> None:
-    async with Client(tool_server(look)) as client:
+    async with Client(tool_server(read_context)) as client:
         tools = (await client.list_tools()).tools
     assert [(tool.name, tool.description, tool.input_schema, tool.output_schema) for tool in tools] == [
-        (tool.name, tool.description, json_schema(tool.takes), json_schema(tool.gives, "serialization"))
+        (tool.name, tool.description, json_schema(tool.input_type), json_schema(tool.output_type, "serialization"))
         for tool in TOOLS.values()
     ]
 
 
-async def test_an_answer_comes_as_text_and_structured() -> None:
-    async with Client(tool_server(look)) as client:
+async def test_an_answer_is_both_text_and_structured_content() -> None:
+    async with Client(tool_server(read_context)) as client:
         result = await client.call_tool("check_gpu_pool", {"tier": "eco"})
     assert result.is_error is False
     assert result.structured_content["warm"] is True
@@ -58,14 +58,14 @@ async def test_an_answer_comes_as_text_and_structured() -> None:
     ("name", "arguments", "said"),
     [
         ("check_gpu_pool", {"tier": "huge"}, "tier"),
-        ("classify_prompt", {}, "there is no request in hand"),
+        ("classify_prompt", {}, "there is no current request"),
         ("submit_plan", {"tier": "eco"}, "no tool 'submit_plan', there are classify_prompt"),
     ],
 )
-async def test_what_cannot_be_answered_is_an_error_that_says_why(
+async def test_a_call_that_cannot_be_answered_is_an_error_with_the_reason(
     name: str, arguments: dict[str, Any], said: str
 ) -> None:
-    async with Client(tool_server(look)) as client:
+    async with Client(tool_server(read_context)) as client:
         result = await client.call_tool(name, arguments)
     assert result.is_error is True
     assert said in text(result)
@@ -73,7 +73,7 @@ async def test_what_cannot_be_answered_is_an_error_that_says_why(
 
 async def test_every_call_is_recorded() -> None:
     steps: list[TraceStep] = []
-    async with Client(tool_server(look, steps.append)) as client:
+    async with Client(tool_server(read_context, steps.append)) as client:
         await client.call_tool("check_gpu_pool", {"tier": "eco"})
         await client.call_tool("check_gpu_pool", {"tier": "huge"})
     assert [step.step for step in steps] == ["check_gpu_pool", "check_gpu_pool"]
@@ -82,10 +82,10 @@ async def test_every_call_is_recorded() -> None:
 
 
 async def test_an_application_that_does_not_answer_is_an_error_of_the_call() -> None:
-    async def blind() -> ToolContext:
-        raise ReadingError("http://nowhere does not tell its tiers")
+    async def unreachable() -> ToolContext:
+        raise ApplicationStateError("http://nowhere/api/tiers cannot be read")
 
-    async with Client(tool_server(blind)) as client:
+    async with Client(tool_server(unreachable)) as client:
         result = await client.call_tool("check_gpu_pool", {"tier": "eco"})
     assert result.is_error is True
     assert "nowhere" in text(result)
@@ -138,7 +138,7 @@ async def test_a_client_sees_a_profile_where_there_is_no_application() -> None:
 
 
 @pytest.mark.parametrize("content", ["tiers: 7", "{", None])
-def test_a_profile_that_is_none_is_an_error_before_anything_is_served(
+def test_a_file_that_is_no_profile_is_an_error_before_anything_is_served(
     content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "profile.yaml"
@@ -148,7 +148,7 @@ def test_a_profile_that_is_none_is_an_error_before_anything_is_served(
     assert str(path) in capsys.readouterr().err
 
 
-def test_there_must_be_one_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_source_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([])
     assert "--url" in capsys.readouterr().err

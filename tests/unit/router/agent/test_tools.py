@@ -139,14 +139,14 @@ def test_the_messages_api_gets_name_description_and_schema(name: str) -> None:
     schema: Any = tool["input_schema"]
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == set(TOOLS[name].takes.model_fields)
+    assert set(schema["properties"]) == set(TOOLS[name].input_type.model_fields)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert "title" not in json.dumps(schema)
 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_argument_and_every_answer_is_described(name: str) -> None:
-    for model in (TOOLS[name].takes, TOOLS[name].gives):
+    for model in (TOOLS[name].input_type, TOOLS[name].output_type):
         assert [field for field, info in model.model_fields.items() if not info.description] == []
 
 
@@ -160,8 +160,8 @@ def test_every_argument_and_every_answer_is_described(name: str) -> None:
     ],
 )
 def test_answers_keep_their_schema_and_arguments_pass_theirs(name: str, arguments: dict[str, Any]) -> None:
-    jsonschema.validate(arguments, json_schema(TOOLS[name].takes))
-    jsonschema.validate(call(name, **arguments), json_schema(TOOLS[name].gives, "serialization"))
+    jsonschema.validate(arguments, json_schema(TOOLS[name].input_type))
+    jsonschema.validate(call(name, **arguments), json_schema(TOOLS[name].output_type, "serialization"))
 
 
 def test_the_steps_of_the_deterministic_plan_are_answers_of_the_tools_of_the_same_names() -> None:
@@ -169,7 +169,7 @@ def test_the_steps_of_the_deterministic_plan_are_answers_of_the_tools_of_the_sam
     by_name = {step.step: step.result for step in made.trace}
     assert set(by_name) <= set(TOOLS)
     for name, result in by_name.items():
-        assert TOOLS[name].gives.model_validate(result).model_dump() == result
+        assert TOOLS[name].output_type.model_validate(result).model_dump() == result
 
 
 @given(
@@ -178,7 +178,7 @@ def test_the_steps_of_the_deterministic_plan_are_answers_of_the_tools_of_the_sam
 )
 def test_whatever_the_arguments_a_tool_answers_or_raises_its_own_error(name: str, arguments: dict[str, Any]) -> None:
     with contextlib.suppress(ToolError):
-        assert isinstance(TOOLS[name].call(arguments, OUTSIDE), TOOLS[name].gives)
+        assert isinstance(TOOLS[name].call(arguments, OUTSIDE), TOOLS[name].output_type)
 
 
 @given(st.sampled_from(TIER_NAMES), st.none() | st.integers(0, 100), st.none() | st.integers(0, 32) | st.just("auto"))

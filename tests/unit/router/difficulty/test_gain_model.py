@@ -1,4 +1,4 @@
-"""The learned part adds what its curves say, within bounds, and tells why."""
+"""The learned model adds what its curves say, within bounds, and gives its reasons."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from router.difficulty.gain_curves import GAIN_MODEL
+from router.difficulty.features import Features
 from router.difficulty.gain_model import (
     FADE_WORDS,
     FEATURES,
@@ -18,25 +19,29 @@ from router.difficulty.gain_model import (
     POINTS_PER_GAIN,
     Curve,
     GainModel,
+    load_gain_model,
 )
-from router.difficulty.surface import Surface
 
-PLAIN = Surface(4.5, 0.2, 0.3, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, "text")
-FLAT = Curve((0.0,), (0.0,))
+PLAIN = Features(4.5, 0.2, 0.3, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, "text")
+FLAT = Curve(knots=(0.0,), gains=(0.0,))
 ENOUGH_WORDS = FADE_WORDS[1]
 
 
 def model(answers: dict[str, float] | None = None, **curves: Curve) -> GainModel:
-    return GainModel(tuple(curves.get(name, FLAT) for name in FEATURES), tuple((answers or {}).items()))  # type: ignore[arg-type]
+    return GainModel(curves={name: curves.get(name, FLAT) for name in FEATURES}, answers=answers or {})  # type: ignore[arg-type]
 
 
 def test_a_curve_is_straight_between_its_knots_and_flat_beyond_them() -> None:
-    curve = Curve((1.0, 2.0, 4.0), (0.0, 1.0, -1.0))
+    curve = Curve(knots=(1.0, 2.0, 4.0), gains=(0.0, 1.0, -1.0))
     assert [curve.at(value) for value in (-9, 1, 1.25, 2, 3, 4, 99)] == [0, 0, 0.25, 1, 0, -1, -1]
 
 
 def test_parts_add_up() -> None:
-    made = model({"code": 0.5}, digits=Curve((0.0, 1.0), (0.0, 2.0)), lines=Curve((0.0, 1.0), (-1.0, 1.0)))
+    made = model(
+        {"code": 0.5},
+        digits=Curve(knots=(0.0, 1.0), gains=(0.0, 2.0)),
+        lines=Curve(knots=(0.0, 1.0), gains=(-1.0, 1.0)),
+    )
     assert made.gain(PLAIN._replace(digits=0.25)) == pytest.approx(0.5 + 1)
     assert made.gain(PLAIN._replace(answer="code", lines=0.0)) == pytest.approx(0.5 - 1)
 
@@ -49,7 +54,7 @@ def test_a_small_gain_is_worth_its_points_and_a_large_one_less_than_the_most() -
     assert model({"text": 9.0}).shift(PLAIN, ENOUGH_WORDS).points == pytest.approx(MOST_ADDED)
 
 
-def test_a_text_of_few_words_has_no_form_to_speak_of() -> None:
+def test_a_text_of_few_words_gets_no_points() -> None:
     made = model({"text": 0.05})
     few, many = FADE_WORDS
     points = [made.shift(PLAIN, words).points for words in (0, few, (few + many) // 2, many, 10 * many)]
@@ -59,13 +64,13 @@ def test_a_text_of_few_words_has_no_form_to_speak_of() -> None:
     assert made.shift(PLAIN, few).reasons == ()
 
 
-def test_the_strongest_parts_that_point_the_same_way_are_told_and_add_up_to_the_points() -> None:
+def test_the_reasons_are_the_strongest_parts_in_the_same_direction() -> None:
     made = model(
         {"code": 0.01},
-        lines=Curve((0.0,), (0.03,)),
-        digits=Curve((0.0,), (0.02,)),
-        symbols=Curve((0.0,), (-0.02,)),
-        options=Curve((0.0,), (PLAIN_GAIN + 0.001,)),
+        lines=Curve(knots=(0.0,), gains=(0.03,)),
+        digits=Curve(knots=(0.0,), gains=(0.02,)),
+        symbols=Curve(knots=(0.0,), gains=(-0.02,)),
+        options=Curve(knots=(0.0,), gains=(PLAIN_GAIN + 0.001,)),
     )
     shift = made.shift(PLAIN._replace(answer="code", lines=math.log2(1 + 12), digits=0.125), ENOUGH_WORDS)
     # 0.041 of gain is 4 * tanh(0.41) = 1.554 points, 37.9 a unit.
@@ -74,21 +79,27 @@ def test_the_strongest_parts_that_point_the_same_way_are_told_and_add_up_to_the_
 
 
 features = st.builds(
-    Surface,
+    Features,
     *[st.floats(0, 64)] * len(FEATURES),
     st.sampled_from(("either_or", "choice", "code", "text")),
 )
 
 
 @given(features, st.integers(0, 10**6))
-def test_the_shipped_model_is_bounded_and_finite_for_any_form(text: Surface, words: int) -> None:
-    shift = GAIN_MODEL.shift(text, words)
+def test_the_shipped_model_is_bounded_and_finite_for_any_form(text: Features, words: int) -> None:
+    shift = load_gain_model().shift(text, words)
     assert -MOST_TAKEN <= shift.points <= MOST_ADDED
-    assert shift == GAIN_MODEL.shift(text, words)
+    assert shift == load_gain_model().shift(text, words)
 
 
-def test_the_shipped_model_has_a_curve_for_every_feature() -> None:
-    assert len(GAIN_MODEL.curves) == len(FEATURES)
-    for curve in GAIN_MODEL.curves:
-        assert len(curve.knots) == len(curve.gains)
-        assert list(curve.knots) == sorted(set(curve.knots))
+@pytest.mark.parametrize(
+    ("curves", "problem"),
+    [
+        ({"digits": {"knots": [0.0], "gains": [0.0]}}, "curves must be"),
+        ({name: {"knots": [1.0, 0.0], "gains": [0.0, 0.0]} for name in FEATURES}, "knots must rise"),
+        ({name: {"knots": [0.0, 1.0], "gains": [0.0]} for name in FEATURES}, "knots must rise"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_features_is_refused(curves: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        GainModel.model_validate({"curves": curves, "answers": {}})

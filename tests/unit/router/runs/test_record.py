@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.difficulty.categories import CATEGORIES
 from router.registry import TIER_NAMES
 from router.runs.fading import HalfLife
 from router.runs.record import RunRecord
-from router.runs.summary import CATEGORIES, FINISH_REASONS, Recent, RunReport
+from router.runs.summary import FINISH_REASONS, Recent, RunReport
 from tests.support.runs import run
 
 HALF_LIFE = HalfLife(values=50, seconds=3600)

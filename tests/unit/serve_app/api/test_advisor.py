@@ -1,41 +1,43 @@
-"""The agent of an ingress: when there is one, how many use it at a time, and when it leaves an API alone."""
+"""The agent of an ingress: when there is one, how many requests use it at a time, and when its API gets a pause."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from router.agent.bounds import Case
-from router.agent.choice import AgentChoice, Chosen
 from router.agent.metering import Meter, Usage
-from router.agent.report import Fallback
+from router.agent.result import API_FAILURES, AgentChoice, AgentFallback, AgentResult, FallbackCode
 from router.agent.settings import AgentSettings
-from serve_app.api.advisor import Advisor, AgentPart, Gate, make_advisor
+from router.plan import Plan, TraceStep
+from serve_app.api.advisor import PAUSE_AFTER, Advisor, Gate, make_advisor
+from serve_app.api.explanation import Explanation
 from tests.support.agent_cases import KEY, case_of
 from tests.support.app_config import app_config
 
 ENV = {"ANTHROPIC_API_KEY": KEY}
-DOWN = Fallback("overloaded", "no")
 
 
 def advisor(env: dict[str, str] = ENV, mock: bool = False, **agent: Any) -> Advisor | None:
     return make_advisor(app_config(agent=agent, inference_mode="mock" if mock else "real"), env)
 
 
-async def part(env: dict[str, str], body: dict[str, Any] | None = None, **agent: Any) -> AgentPart:
+async def advised(
+    env: dict[str, str], body: dict[str, Any] | None = None, **agent: Any
+) -> tuple[Plan, AgentResult | Explanation | None]:
     made = advisor(env, **agent)
     assert made is not None
     try:
-        return await made.part(case_of({"prompt": "Hi"} | (body or {})))
+        return await made.advise(case_of({"prompt": "Hi"} | (body or {})))
     finally:
         await made.aclose()
 
 
-def agent_step(made: AgentPart) -> dict[str, Any]:
-    (step,) = [step for step in made.plan.trace if step.step == "agent"]
+def agent_step(plan: Plan) -> dict[str, Any]:
+    (step,) = [step for step in plan.trace if step.step == "agent"]
     return dict(step.result)
 
 
@@ -53,113 +55,148 @@ def test_it_is_off_where_engines_are_stubs_or_the_config_says_so() -> None:
 
 
 async def test_with_a_key_it_explains() -> None:
-    made = await part(ENV)
-    assert made.explanation is not None
-    assert made.report is None
-    assert "agent" not in [step.step for step in made.plan.trace]
+    plan, agent = await advised(ENV)
+    assert isinstance(agent, Explanation)
+    assert "agent" not in [step.step for step in plan.trace]
 
 
-async def test_who_wants_no_reasoning_gets_no_explanation() -> None:
-    made = await part(ENV, {"reasoning": False})
-    assert (made.explanation, made.report, made.text) == (None, None, None)
+async def test_a_request_without_reasoning_gets_no_explanation() -> None:
+    _, agent = await advised(ENV, {"reasoning": False})
+    assert agent is None
 
 
 @pytest.mark.parametrize("mode", ["single_shot", "multi_turn", "agent_sdk"])
-async def test_a_mode_that_was_named_tells_that_the_key_is_missing(mode: str) -> None:
-    made = await part({}, mode=mode)
-    assert agent_step(made)["fallback"] == "no_key"
-    assert made.explanation is None
-    assert made.report is not None
-    assert made.report.metrics()["fallback"] == "no_key"
-    assert KEY not in str(made)
+async def test_a_named_mode_without_a_key_says_so(mode: str) -> None:
+    plan, agent = await advised({}, mode=mode)
+    assert agent_step(plan)["fallback"] == "no_key"
+    assert isinstance(agent, AgentResult)
+    assert agent.metrics()["fallback"] == "no_key"
+    assert KEY not in str((plan, agent))
 
 
-async def test_the_agent_sdk_that_is_not_installed_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_sdk_that_is_not_installed_is_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "claude_agent_sdk", None)
     monkeypatch.delitem(sys.modules, "router.agent.sdk", raising=False)
-    made = await part(ENV, mode="agent_sdk")
-    assert agent_step(made)["fallback"] == "not_installed"
-    assert "agent-sdk" in agent_step(made)["detail"]
+    plan, _ = await advised(ENV, mode="agent_sdk")
+    assert agent_step(plan)["fallback"] == "not_installed"
+    assert "agent-sdk" in agent_step(plan)["detail"]
 
 
 # --- the gate ---
 
 
-async def slow(seconds: float, ending: Fallback | None = None) -> Fallback | str:
-    await asyncio.sleep(seconds)
-    return ending or "Because."
+async def answer(gate: Gate, code: FallbackCode | None = None, seconds: float = 0.0) -> str:
+    """Use the agent; it answers, or fails with that code, after so many seconds."""
+
+    async def ask() -> str:
+        await asyncio.sleep(seconds)
+        if code is not None:
+            raise AgentFallback(code, "no")
+        return "Because."
+
+    try:
+        return await gate.run(ask)
+    except AgentFallback as fallback:
+        return fallback.code
 
 
-def ending(answer: Fallback | str) -> Fallback | None:
-    return answer if isinstance(answer, Fallback) else None
-
-
-async def test_no_more_than_so_many_use_it_at_a_time() -> None:
+async def test_at_most_max_concurrent_requests_use_the_agent_at_a_time() -> None:
     gate = Gate(AgentSettings(max_concurrent=2))
-    first = [asyncio.ensure_future(gate.through(lambda: slow(5), ending)) for _ in range(2)]
+    first = [asyncio.ensure_future(answer(gate, seconds=5)) for _ in range(2)]
     await asyncio.sleep(1)
-    third = await gate.through(lambda: slow(5), ending)
-    assert isinstance(third, Fallback)
-    assert third.code == "busy"
+    assert await answer(gate) == "busy"
     assert await asyncio.gather(*first) == ["Because."] * 2
-    assert gate.closed() is None
+    assert await answer(gate) == "Because."
 
 
 async def test_a_place_is_free_again_after_a_failure_and_after_a_cancellation() -> None:
-    gate = Gate(AgentSettings(max_concurrent=1, pause_after=9))
-    await gate.through(lambda: slow(0, DOWN), ending)
-    under_way = asyncio.ensure_future(gate.through(lambda: slow(100), ending))
+    gate = Gate(AgentSettings(max_concurrent=1))
+    await answer(gate, "overloaded")
+    under_way = asyncio.ensure_future(answer(gate, seconds=100))
     await asyncio.sleep(1)
     under_way.cancel()
     await asyncio.gather(under_way, return_exceptions=True)
-    assert await gate.through(lambda: slow(0), ending) == "Because."
+    assert await answer(gate) == "Because."
 
 
-async def test_an_api_that_keeps_failing_is_left_alone_for_a_while() -> None:
-    gate = Gate(AgentSettings(pause_after=2, pause_s=30))
-    for _ in range(2):
-        assert await gate.through(lambda: slow(0, DOWN), ending) == DOWN
-    paused = await gate.through(lambda: slow(0), ending)
-    assert isinstance(paused, Fallback)
-    assert paused.code == "paused"
-    assert "30 s" in paused.detail
-    await asyncio.sleep(31)
-    assert await gate.through(lambda: slow(0), ending) == "Because."
+async def test_an_api_that_keeps_failing_is_not_called_for_a_while() -> None:
+    gate = Gate(AgentSettings(pause_s=30))
+    assert [await answer(gate, "overloaded") for _ in range(PAUSE_AFTER)] == ["overloaded"] * PAUSE_AFTER
+    with pytest.raises(AgentFallback, match="30 s") as caught:
+        gate.check()
+    assert caught.value.code == "paused"
+    await asyncio.sleep(29)
+    assert await answer(gate) == "paused"
+    await asyncio.sleep(1)
+    assert await answer(gate) == "Because."
+
+
+async def test_the_first_failure_after_a_pause_begins_the_next() -> None:
+    gate = Gate(AgentSettings(pause_s=30))
+    for _ in range(PAUSE_AFTER):
+        await answer(gate, "timeout")
+    await asyncio.sleep(40)
+    assert await answer(gate, "timeout") == "timeout"
+    assert await answer(gate) == "paused"
+
+
+async def test_a_success_ends_the_row_of_failures() -> None:
+    gate = Gate(AgentSettings(pause_s=30))
+    for code in (*["timeout"] * (PAUSE_AFTER - 1), None, *["timeout"] * (PAUSE_AFTER - 1)):
+        await answer(gate, code)  # type: ignore[arg-type]
+    assert await answer(gate) == "Because."
+
+
+async def test_no_pause_with_pause_s_0() -> None:
+    gate = Gate(AgentSettings(pause_s=0))
+    for _ in range(2 * PAUSE_AFTER):
+        assert await answer(gate, "timeout") == "timeout"
+
+
+@pytest.mark.parametrize("code", sorted(set(get_args(FallbackCode)) - API_FAILURES))
+async def test_a_failure_of_one_request_begins_no_pause(code: FallbackCode) -> None:
+    gate = Gate(AgentSettings(pause_s=30))
+    for _ in range(PAUSE_AFTER):
+        await answer(gate, code)
+    assert await answer(gate) == "Because."
 
 
 async def test_a_bug_in_the_agent_is_a_fallback_too() -> None:
     async def broken() -> str:
         raise ZeroDivisionError
 
-    answer = await Gate(AgentSettings()).through(broken, ending)
-    assert isinstance(answer, Fallback)
-    assert answer.code == "internal_error"
+    with pytest.raises(AgentFallback) as caught:
+        await Gate(AgentSettings()).run(broken)
+    assert caught.value.code == "internal_error"
 
 
 # --- plans ---
 
 
 class Scripted:
-    """An agent that takes its time."""
+    """An agent that takes a second."""
 
-    def __init__(self, *endings: AgentChoice | Fallback, seconds: float = 1.0) -> None:
+    def __init__(self, *endings: AgentChoice | None) -> None:
         self._endings = list(endings)
-        self._seconds = seconds
 
-    async def choose(self, case: Case, meter: Meter) -> Chosen:
+    async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
         meter.begin()
         meter.note(Usage(output_tokens=7))
-        await asyncio.sleep(self._seconds)
-        return Chosen(self._endings.pop(0))
+        await asyncio.sleep(1)
+        if (choice := self._endings.pop(0)) is None:
+            raise AgentFallback("overloaded", "no")
+        return choice
 
 
-async def test_a_plan_is_the_agents_or_the_deterministic_one_with_the_reason() -> None:
-    chooser = Scripted(AgentChoice(tier="eco", reason="Easy.", k=2), DOWN, DOWN)
-    made = Advisor("multi_turn", AgentSettings(pause_after=2), chooser=chooser)
+async def test_the_plan_is_the_agents_or_the_deterministic_one_with_the_reason() -> None:
+    chooser = Scripted(AgentChoice(tier="eco", reason="Easy.", k=2), *[None] * PAUSE_AFTER)
+    made = Advisor("multi_turn", AgentSettings(), chooser=chooser)
     case = case_of("What is the capital of France?")
-    first, second, third, fourth = [await made.part(case) for _ in range(4)]
-    assert (first.text, first.plan.spec.k) == ("Easy.", 2)
-    assert (second.text, agent_step(second)["fallback"]) == (None, "overloaded")
-    assert (third.text, agent_step(third)["fallback"]) == (None, "overloaded")
-    assert (fourth.text, agent_step(fourth)["fallback"]) == (None, "paused")
-    assert [made.report.usage.output_tokens for made in (first, second, fourth) if made.report] == [7, 7, 0]
+    advised = [await made.advise(case) for _ in range(PAUSE_AFTER + 2)]
+    plans, results = [plan for plan, _ in advised], [result for _, result in advised]
+    assert all(isinstance(result, AgentResult) for result in results)
+    assert plans[0].spec.k == 2
+    assert [result.text for result in results if isinstance(result, AgentResult)] == ["Easy.", *[None] * 4]
+    assert [agent_step(plan).get("fallback") for plan in plans] == [None, *["overloaded"] * PAUSE_AFTER, "paused"]
+    used = [result.usage.output_tokens for result in results if isinstance(result, AgentResult)]
+    assert used == [7, *[7] * PAUSE_AFTER, 0]

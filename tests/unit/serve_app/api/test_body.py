@@ -1,4 +1,4 @@
-"""Request bodies: limits and errors that name the key, what it got and what is allowed."""
+"""Request bodies: limits, and errors that name the key, what it got and what is allowed."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ async def test_a_body_in_chunks_is_read_whole() -> None:
 async def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_a_413() -> None:
     whole = b'"' + b"x" * 1022 + b'"'
     assert await read_json(request(whole[:600], whole[600:]), LIMITS) == "x" * 1022
-    with pytest.raises(ApiError, match="max_body_bytes = 1024 bytes") as error:
+    with pytest.raises(ApiError, match=r"more bytes than limits\.max_body_bytes = 1024") as error:
         await read_json(request(whole, b" "), LIMITS)
     assert (error.value.status, error.value.code, error.value.retryable) == (413, "body_too_large", False)
 
 
-async def test_a_body_that_stands_still_is_a_408_after_30_s() -> None:
+async def test_a_body_that_stops_arriving_is_a_408_after_30_s() -> None:
     loop = asyncio.get_running_loop()
     chunks = [b'{"prompt": ', b'"half of it']
 
@@ -59,7 +59,7 @@ async def test_a_body_that_stands_still_is_a_408_after_30_s() -> None:
         return {"type": "http.request", "body": chunks.pop(0), "more_body": True}
 
     began_s = loop.time()
-    with pytest.raises(ApiError, match="did not come within 30 s") as error:
+    with pytest.raises(ApiError, match="did not arrive within 30 s") as error:
         await read_json(Request({"type": "http", "method": "POST", "headers": JSON}, receive), LIMITS)
     assert (error.value.status, error.value.code) == (408, "body_timeout")
     assert loop.time() - began_s == pytest.approx(30)
@@ -80,14 +80,14 @@ async def test_reading_stops_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"prompt=hello", b"\xff"])
-async def test_what_is_not_json_is_a_400(raw: bytes) -> None:
+async def test_a_body_that_is_not_json_is_a_400(raw: bytes) -> None:
     with pytest.raises(ApiError, match="the body is not JSON") as error:
         await read_json(request(raw), LIMITS)
     assert (error.value.status, error.value.code) == (400, "not_json")
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "parts"),
     [
         ({"prompt": "a", "powr": 10}, ["powr: unknown key, allowed are", "power"]),
         ({"prompt": "a", "mode": "manual", "power": 101}, ["power", "less than or equal to 100", "got 101"]),
@@ -100,14 +100,14 @@ async def test_what_is_not_json_is_a_400(raw: bytes) -> None:
         (["prompt"], ["(top level)"]),
     ],
 )
-def test_a_422_names_the_key_what_it_got_and_what_is_allowed(body: Any, said: list[str]) -> None:
+def test_a_422_names_the_key_what_it_got_and_what_is_allowed(body: Any, parts: list[str]) -> None:
     error = refusal(body)
     assert (error.status, error.code, error.retryable) == (422, "invalid_request", False)
-    for words in said:
-        assert words in error.message
+    for part in parts:
+        assert part in error.message
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_one_422_names_all_problems() -> None:
     message = refusal({"prompt": "a", "speed": 200, "top_p": 0}).message
     assert "speed" in message
     assert "top_p" in message
@@ -126,7 +126,7 @@ def test_the_messages_of_a_chat_count_together() -> None:
     assert "30 characters" in refusal({"messages": chat}).message
 
 
-def test_a_request_may_ask_for_the_stub_engine_only_where_the_operator_allows_it() -> None:
+def test_mock_is_a_403_unless_the_operator_allows_it() -> None:
     error = refusal({"prompt": "Hi", "mock": True})
     assert (error.status, error.code, error.retryable) == (403, "mock_not_allowed", False)
     assert "allow_mock: true" in error.message
@@ -135,7 +135,7 @@ def test_a_request_may_ask_for_the_stub_engine_only_where_the_operator_allows_it
 
 
 @pytest.mark.parametrize("value", [b"application/json", b"Application/JSON; charset=utf-8", b"application/json;x=y"])
-async def test_json_may_be_called_so_with_parameters(value: bytes) -> None:
+async def test_the_json_content_type_may_have_parameters(value: bytes) -> None:
     whole = Request({"type": "http", "method": "POST", "headers": [(b"content-type", value)]}, request(b"{}").receive)
     assert await read_json(whole, LIMITS) == {}
 
@@ -151,7 +151,7 @@ async def test_json_may_be_called_so_with_parameters(value: bytes) -> None:
         [(b"content-type", b"application/jsonp")],
     ],
 )
-async def test_what_a_web_page_may_send_without_a_preflight_is_not_read_as_json(
+async def test_content_types_that_need_no_preflight_are_not_read_as_json(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     simple = Request({"type": "http", "method": "POST", "headers": headers}, request(b"{}").receive)
@@ -172,10 +172,10 @@ async def test_a_body_nested_too_deeply_is_a_400_before_anything_recurses(
     assert (error.value.status, error.value.code) in {(400, "too_deep"), (400, "not_json")}
 
 
-async def test_as_many_levels_as_allowed_are_read_however_many_objects_stand_side_by_side() -> None:
+async def test_nesting_is_limited_and_the_number_of_siblings_is_not() -> None:
     raw = b"[" + b",".join([b"[" * 63 + b"1" + b"]" * 63] * 3) + b"]"
     assert len(await read_json(request(raw), Limits())) == 3
-    with pytest.raises(ApiError, match="more than 64 levels"):
+    with pytest.raises(ApiError, match="more than 64 nested levels"):
         await read_json(request(b"[" + raw + b"]"), Limits())
 
 
@@ -195,13 +195,13 @@ async def test_as_many_levels_as_allowed_are_read_however_many_objects_stand_sid
         ({"prompt": "a", "mock": None}, "mock: Input should be a valid boolean, got null"),
     ],
 )
-def test_no_message_speaks_python(body: Any, message: str) -> None:
-    said = refusal(body).message
-    assert message in said
+def test_no_error_message_uses_pythons_terms(body: Any, message: str) -> None:
+    text = refusal(body).message
+    assert message in text
     for word in ("tuple", "Tuple", "None", "True", "False", "dict", "constrained", "literal"):
-        assert word not in said
+        assert word not in text
 
 
-def test_stop_may_be_one_string_as_in_openais_api() -> None:
+def test_stop_may_be_a_string_as_in_openais_api() -> None:
     for given in ("END", ["END"]):
         assert parse_inference({"prompt": "a", "stop": given}, CONFIG).stop == ("END",)

@@ -1,4 +1,4 @@
-"""An explanation beside an answer: begun once, told once, cancelled with the request. On a clock that jumps."""
+"""An explanation beside an answer: begun once, taken once, cancelled with the request. On a clock that jumps."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from router.agent.metering import Meter, Usage
-from router.agent.report import Fallback
+from router.agent.result import AgentFallback
 from router.agent.settings import AgentSettings
-from serve_app.api.explanation import Explanation
-
-SETTINGS = AgentSettings(end_wait_s=1.0)
+from serve_app.api.explanation import END_WAIT_S, Explanation
 
 
-def after(seconds: float, ending: str | Fallback = "Because.") -> Callable[[Meter], Awaitable[str | Fallback]]:
-    async def tell(meter: Meter) -> str | Fallback:
+def after(seconds: float, ending: str | AgentFallback = "Because.") -> Callable[[Meter], Awaitable[str]]:
+    async def explain(meter: Meter) -> str:
         meter.begin()
         meter.note(Usage(input_tokens=100))
         await asyncio.sleep(seconds)
         meter.note(Usage(input_tokens=100, output_tokens=10))
+        if isinstance(ending, AgentFallback):
+            raise ending
         return ending
 
-    return tell
+    return explain
 
 
-def explanation(tell: Callable[[Meter], Awaitable[str | Fallback]]) -> Explanation:
-    return Explanation(tell, SETTINGS, clock=lambda: asyncio.get_running_loop().time())
+def explanation(explain: Callable[[Meter], Awaitable[str]]) -> Explanation:
+    return Explanation(explain, AgentSettings(), clock=lambda: asyncio.get_running_loop().time())
 
 
-async def test_it_is_taken_once_and_not_before_it_is_there() -> None:
+async def test_the_result_is_taken_once_and_not_before_it_is_ready() -> None:
     beside = explanation(after(3))
     assert beside.take() is None
     beside.begin()
     await asyncio.sleep(2)
     assert beside.take() is None
     await asyncio.sleep(2)
-    told = beside.take()
-    assert told is not None
-    assert told.text == "Because."
-    assert (told.report.usage.output_tokens, told.report.calls, told.report.fallback) == (10, 1, None)
+    result = beside.take()
+    assert result is not None
+    assert result.text == "Because."
+    assert (result.usage.output_tokens, result.calls, result.fallback) == (10, 1, None)
     assert beside.take() is None
     assert await beside.last() is None
 
 
-async def test_beginning_it_twice_begins_it_once() -> None:
+async def test_begin_starts_the_work_once() -> None:
     begun = 0
 
-    async def tell(meter: Meter) -> str:
+    async def explain(meter: Meter) -> str:
         nonlocal begun
         begun += 1
         return "Because."
 
-    beside = explanation(tell)
+    beside = explanation(explain)
     for _ in range(3):
         beside.begin()
         await asyncio.sleep(1)
@@ -61,43 +61,42 @@ async def test_beginning_it_twice_begins_it_once() -> None:
 
 
 @pytest.mark.parametrize(("takes_s", "waited_s"), [(0.0, 0.0), (0.6, 0.6)])
-async def test_the_end_waits_for_one_that_is_nearly_there(takes_s: float, waited_s: float) -> None:
+async def test_last_waits_for_an_explanation_that_is_nearly_ready(takes_s: float, waited_s: float) -> None:
     loop, beside = asyncio.get_running_loop(), explanation(after(takes_s))
     began = loop.time()
-    told = await beside.last()
-    assert told is not None
-    assert told.text == "Because."
+    result = await beside.last()
+    assert result is not None
+    assert result.text == "Because."
     assert loop.time() - began == pytest.approx(waited_s)
 
 
-async def test_but_only_for_so_long_and_then_hangs_up() -> None:
+async def test_last_cancels_an_explanation_that_is_not_ready_in_time() -> None:
     loop, beside = asyncio.get_running_loop(), explanation(after(30))
     beside.begin()
     await asyncio.sleep(5)
     began = loop.time()
-    told = await beside.last()
-    assert told is not None
-    assert loop.time() - began == pytest.approx(1.0)
-    assert told.text is None
-    assert told.report.fallback is not None
-    assert told.report.fallback.code == "late"
-    assert told.report.usage == Usage(input_tokens=100)
-    assert told.report.duration_ms == pytest.approx(6000)
+    result = await beside.last()
+    assert result is not None
+    assert loop.time() - began == pytest.approx(END_WAIT_S)
+    assert result.text is None
+    assert result.fallback == "late"
+    assert result.usage == Usage(input_tokens=100)
+    assert result.duration_ms == pytest.approx(5000 + 1000 * END_WAIT_S)
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_failure_is_told_with_its_reason() -> None:
-    beside = explanation(after(0, Fallback("overloaded", "HTTP 529")))
-    told = await beside.last()
-    assert told is not None
-    assert told.text is None
-    assert told.report.metrics()["fallback"] == "overloaded"
+async def test_a_fallback_is_a_result_with_its_reason() -> None:
+    beside = explanation(after(0, AgentFallback("overloaded", "HTTP 529")))
+    result = await beside.last()
+    assert result is not None
+    assert result.text is None
+    assert result.metrics()["fallback"] == "overloaded"
 
 
-async def test_closing_it_cancels_what_is_under_way() -> None:
+async def test_aclose_cancels_the_work() -> None:
     cancelled = asyncio.Event()
 
-    async def tell(meter: Meter) -> str:
+    async def explain(meter: Meter) -> str:
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
@@ -105,25 +104,25 @@ async def test_closing_it_cancels_what_is_under_way() -> None:
             raise
         return "Because."
 
-    beside = explanation(tell)
+    beside = explanation(explain)
     beside.begin()
     await asyncio.sleep(1)
     await beside.aclose()
     assert cancelled.is_set()
 
 
-async def test_closing_one_that_never_began_does_nothing() -> None:
+async def test_aclose_before_begin_does_nothing() -> None:
     beside = explanation(after(1))
     await beside.aclose()
     assert beside.take() is None
 
 
 @pytest.mark.parametrize("error", [KeyError("nobody expects this"), asyncio.CancelledError()])
-async def test_one_that_breaks_leaves_the_routers_own_words_and_breaks_no_answer(error: BaseException) -> None:
-    async def tell(meter: Meter) -> str:
+async def test_an_unexpected_error_is_a_result_and_breaks_no_answer(error: BaseException) -> None:
+    async def explain(meter: Meter) -> str:
         raise error
 
-    beside = explanation(tell)
-    told = await beside.last()
-    assert told is not None
-    assert (told.text, told.report.fallback) == (None, Fallback("internal_error", "the explanation ended"))
+    beside = explanation(explain)
+    result = await beside.last()
+    assert result is not None
+    assert (result.text, result.fallback) == (None, "internal_error")

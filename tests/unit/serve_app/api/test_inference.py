@@ -1,4 +1,4 @@
-"""The way of one `/api/inference` request: its events in order, one terminal event, nothing left open."""
+"""One `/api/inference` request: its events in order, one terminal event, nothing left open."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from cluster.profiles import merge
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, Failure, overloaded
+from serve_app.api.events import token_events
 from serve_app.api.inference import InferenceStream, generation_request
-from serve_app.api.sse import token_events
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.stream_response import StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
-from serve_app.transport.inbox import Inbox, ReadAhead
+from serve_app.transport.client import GenerationStream
+from serve_app.transport.stream import ItemStream, LocalStream
 from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -35,12 +35,8 @@ TOKENS = [
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1))
 WHOLE: list[StreamItem | Wait | Exception] = [ADMITTED, *TOKENS, FINISHED]
 WARM = TierState(running=1)
+pytestmark = pytest.mark.usefixtures("slow_pings")
 TRACE = ["classify_prompt", "check_gpu_pool", "build_config"]
-
-
-def paced(**over: Any) -> AppConfig:
-    """A config with `status` every 2 s and pings every 15 s, with any field laid over it."""
-    return app_config(**merge({"relay": {"status_every_s": 2, "ping_every_s": 15}}, over))
 
 
 @dataclass
@@ -49,8 +45,8 @@ class Case:
 
     items: Sequence[StreamItem | Wait | Exception]
     state: TierState = WARM
-    config: AppConfig = field(default_factory=paced)
-    wish: dict[str, Any] = field(default_factory=dict)
+    config: AppConfig = field(default_factory=app_config)
+    fields: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.script: Script[StreamItem] = Script(self.items)
@@ -58,12 +54,12 @@ class Case:
         self.reports: list[RunReport] = []
 
     def stream(self) -> InferenceStream:
-        wish = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | self.wish)
+        request = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | self.fields)
         return InferenceStream(
             "r1",
-            wish,
-            plan(wish, self.pool.observation, self.config),
-            ReadAhead(self.script.stream()),
+            request,
+            plan(request, self.pool.observation, self.config),
+            LocalStream(self.script.stream()),
             self.config,
             self.pool,
             load_factors(),
@@ -108,13 +104,13 @@ async def test_config_and_trace_are_one_write_at_once_and_a_step_of_tokens_is_on
     ]
 
 
-async def test_steps_that_came_while_the_client_was_written_to_are_one_write() -> None:
+async def test_steps_that_arrive_during_a_write_are_one_write() -> None:
     pieces = [piece async for piece in Case(WHOLE).stream().events()]
     assert [kinds(sse_events(piece)) for piece in pieces[1:]] == [["token", "token", "token"], ["metrics", "done"]]
 
 
 async def test_reasoning_can_be_switched_off() -> None:
-    events = await Case(WHOLE, wish={"reasoning": False}).events()
+    events = await Case(WHOLE, fields={"reasoning": False}).events()
     assert kinds(events) == ["config", *["trace"] * 3, *["token"] * 3, "metrics", "done"]
 
 
@@ -138,7 +134,7 @@ async def test_metrics_count_from_arrival_to_the_last_token() -> None:
     assert metrics["spec"]["acceptance_rate"] == 0.25
 
 
-async def test_a_finished_request_is_reported_as_its_metrics_say() -> None:
+async def test_a_finished_request_is_reported_with_its_metrics() -> None:
     case = Case(WHOLE)
     (metrics,) = only(await case.events(), "metrics")
     [report] = case.reports
@@ -150,13 +146,13 @@ async def test_a_finished_request_is_reported_as_its_metrics_say() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(WHOLE, wish={"mock": True}),
+        Case(WHOLE, fields={"mock": True}),
         Case([ADMITTED, *TOKENS, Failure("engine_failed", "out of memory", 500, True)]),
         Case([ADMITTED, *TOKENS]),
     ],
     ids=["answered by the stub", "failed", "cut"],
 )
-async def test_what_says_nothing_of_the_tier_is_not_reported(case: Case) -> None:
+async def test_stub_answers_and_failed_requests_are_not_reported(case: Case) -> None:
     await case.events()
     assert case.reports == []
 
@@ -174,8 +170,8 @@ async def test_an_answer_without_tokens_ends_properly() -> None:
         ([Failure("engine_failed", "out of memory", 500, True)], ("engine_failed", "out of memory", True)),
         ([Failure("bad_request", "no", 400, False)], ("bad_request", "no", False)),
         ([ApiError("replica_lost", "went away", status=503, retryable=True)], ("replica_lost", "went away", True)),
-        ([], ("stream_cut", "the engine's stream ended early", True)),
-        ([Wait(10_000)], ("timeout", "no end after 100 s", True)),
+        ([], ("stream_cut", "the engine's answer ended early", True)),
+        ([Wait(10_000)], ("timeout", "the answer was not complete after 100 s (limits.request_timeout_s)", True)),
         ([RuntimeError("a bug")], ("internal_error", "the ingress failed", True)),
     ],
     ids=["finish", "failure", "refusal", "ApiError", "cut", "timeout", "a bug"],
@@ -184,7 +180,7 @@ async def test_an_answer_without_tokens_ends_properly() -> None:
 async def test_every_ending_is_exactly_one_terminal_event_and_closes_the_engines_stream(
     sent: list[StreamItem], ending: list[StreamItem | Wait | Exception], error: tuple[str, str, bool] | None
 ) -> None:
-    case = Case([*sent, *ending], config=paced(limits={"request_timeout_s": 100}))
+    case = Case([*sent, *ending], config=app_config(limits={"request_timeout_s": 100}))
     events = sse_events(await collect(case.stream().events()))
     terminal = [(kind, data) for kind, data in events if kind in ("done", "error")]
     assert terminal == events[-1:]
@@ -201,7 +197,7 @@ async def test_every_ending_is_exactly_one_terminal_event_and_closes_the_engines
     ("refusal", "status"),
     [
         (Failure("prompt_too_long", "3000 tokens", 400, False), 400),
-        (overloaded("tier eco has too many requests waiting", 7), 503),
+        (overloaded("tier eco has too many requests waiting"), 503),
     ],
     ids=["of the engine", "of the queue"],
 )
@@ -212,21 +208,20 @@ async def test_a_refusal_before_the_response_raises_and_closes_the_engines_strea
     with pytest.raises(ApiError) as error:
         await case.stream().admit()
     assert error.value.status == status
-    assert error.value.retry_after_s == (7 if status == 503 else None)
     assert case.script.closed
 
 
-async def test_a_cold_tier_that_is_full_refuses_before_the_response() -> None:
+async def test_a_full_cold_tier_refuses_before_the_response() -> None:
     stream = Case(WHOLE, TierState(starting=1)).stream()
-    full: Inbox[StreamItem] = Inbox()
-    full.end(overloaded("tier eco has too many requests waiting", 7))
-    stream.inbox = full
+    full: GenerationStream = ItemStream()
+    full.end(overloaded("tier eco has too many requests waiting"))
+    stream.items = full
     with pytest.raises(ApiError, match="too many requests waiting"):
         await stream.admit()
 
 
-async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> None:
-    case = Case([Wait(3), *WHOLE], config=paced(limits={"admission_wait_s": 0.5}))
+async def test_a_slow_warm_tier_delays_the_response_for_half_a_second_only() -> None:
+    case = Case([Wait(3), *WHOLE])
     stream, loop = case.stream(), asyncio.get_running_loop()
     began = loop.time()
     await stream.admit()
@@ -236,7 +231,7 @@ async def test_a_warm_tier_that_takes_its_time_is_waited_for_only_a_moment() -> 
     assert "".join(data["text"] for data in only(events, "token")) == "Paris!"
 
 
-async def test_a_cold_tier_is_not_waited_for_and_says_so_at_once_and_at_intervals() -> None:
+async def test_a_cold_tiers_status_comes_at_once_and_at_intervals() -> None:
     cold = TierState(pending=1, reason="waiting for a replica to be placed", cold_start_s=30)
     case = Case([Wait(5), *WHOLE], cold)
     stream, loop = case.stream(), asyncio.get_running_loop()
@@ -263,15 +258,15 @@ async def test_a_cold_tier_is_not_waited_for_and_says_so_at_once_and_at_interval
     ]
 
 
-async def test_pings_fill_the_time_between_statuses() -> None:
-    case = Case([Wait(5), *WHOLE], TierState(), paced(relay={"ping_every_s": 0.75}))
-    events = await case.events()
+async def test_pings_fill_the_time_between_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_app.api.inference.PING_EVERY_S", 0.75)
+    events = await Case([Wait(5), *WHOLE], TierState()).events()
     # At 0, 0.75, 1.5, 2.25, ... s: the first at or after 2 s, and then after 4.25 s, is a status.
     assert kinds(events)[5:12] == ["status", "ping", "ping", "status", "ping", "ping", "status"]
     assert [data["waited_s"] for data in only(events, "status")] == [0, 2.25, 4.5]
 
 
-async def test_status_follows_the_tier_from_provisioning_over_loading_to_queued() -> None:
+async def test_status_goes_from_provisioning_to_loading_to_queued() -> None:
     case = Case([Wait(5), *WHOLE], TierState(pending=1, cold_start_s=3))
     states = []
     next_states = [TierState(starting=1, cold_start_s=3, reason="loading step x"), TierState(running=1)]
@@ -280,14 +275,13 @@ async def test_status_follows_the_tier_from_provisioning_over_loading_to_queued(
             states.append((data["state"], data["estimate_s"]))
             if next_states:
                 case.pool.set("eco", next_states.pop(0))
-    # At 2 s of 3 one is left; a warm tier's estimate is its queue wait.
+    # After 2 s of 3 s, 1 s is left. A warm tier's estimate is its queue wait.
     assert states == [("provisioning", 3), ("loading", 1), ("queued", 0)]
 
 
-async def test_an_estimate_that_has_passed_is_0_not_negative() -> None:
-    case = Case([Wait(9), *WHOLE], TierState(starting=1, cold_start_s=3), paced(relay={"status_every_s": 4}))
-    events = await case.events()
-    assert [data["estimate_s"] for data in only(events, "status")] == [3, 0, 0]
+async def test_an_estimate_that_has_passed_is_0() -> None:
+    events = await Case([Wait(5), *WHOLE], TierState(starting=1, cold_start_s=1)).events()
+    assert [data["estimate_s"] for data in only(events, "status")] == [1, 0, 0]
 
 
 async def test_an_admitted_request_that_waits_in_the_engine_is_queued() -> None:
@@ -296,7 +290,7 @@ async def test_an_admitted_request_that_waits_in_the_engine_is_queued() -> None:
     assert [data["state"] for data in only(events, "status")] == ["provisioning", "queued"]
 
 
-async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() -> None:
+async def test_a_tier_that_gives_up_ends_the_wait_with_its_reasons() -> None:
     case = Case([Wait(10_000)], TierState(starting=1))
     pieces = []
     async for piece in case.stream().events():
@@ -309,22 +303,22 @@ async def test_a_tier_that_gives_up_starting_ends_the_wait_with_its_reasons() ->
     assert case.script.closed
 
 
-async def test_a_stream_that_falls_silent_midway_is_pinged() -> None:
-    items: list[StreamItem | Wait | Exception] = [ADMITTED, TOKENS[0], Wait(35), TOKENS[1], FINISHED]
+async def test_a_stream_that_falls_silent_gets_pings() -> None:
+    items: list[StreamItem | Wait | Exception] = [ADMITTED, TOKENS[0], Wait(5), TOKENS[1], FINISHED]
     events = await Case(items).events()
     assert kinds(events)[5:] == ["token", "token", "ping", "ping", "token", "metrics", "done"]
 
 
-async def test_an_answer_that_flows_past_the_requests_timeout_is_ended() -> None:
+async def test_an_answer_that_exceeds_the_request_timeout_is_ended() -> None:
     flowing: list[StreamItem | Wait | Exception] = [Wait(1), TOKENS[1]] * 200
-    case = Case([ADMITTED, *flowing, FINISHED], config=paced(limits={"request_timeout_s": 100}))
+    case = Case([ADMITTED, *flowing, FINISHED], config=app_config(limits={"request_timeout_s": 100}))
     events = await case.events()
     assert (events[-1][0], events[-1][1]["code"]) == ("error", "timeout")
     assert 99 <= kinds(events).count("token") <= 101
     assert case.script.closed
 
 
-async def test_a_reader_that_idles_gets_everything_at_once_afterwards() -> None:
+async def test_an_idle_reader_gets_everything_at_once_afterwards() -> None:
     loop = asyncio.get_running_loop()
     pieces = Case(WHOLE).stream().events()
     await anext(pieces)
@@ -350,7 +344,7 @@ async def test_the_engines_stream_is_closed_when_the_client_leaves_during_a_sile
     case, client = Case([ADMITTED, Wait(10_000)]), Client()
     stream = case.stream()
     await stream.admit()
-    answering = asyncio.ensure_future(client.read(ClosingStream(stream.events(), 200, {}, stream.aclose)))
+    answering = asyncio.ensure_future(client.read(StreamResponse(stream.events(), 200, {}, stream.aclose)))
     await asyncio.sleep(7)
     assert not case.script.closed
     client.leave()
@@ -372,26 +366,26 @@ async def test_the_engines_stream_is_closed_when_the_client_left_before_the_firs
     stream = case.stream()
     await stream.admit()
     client.leave()
-    await client.read(ClosingStream(stream.events(), 200, {}, stream.aclose))
+    await client.read(StreamResponse(stream.events(), 200, {}, stream.aclose))
     assert case.script.closed
     assert case.script.taken == [ADMITTED]
 
 
-async def test_a_mock_answer_says_that_it_is_a_stubs_and_waits_for_no_tier() -> None:
+async def test_a_mock_answer_names_the_stub_and_waits_for_no_tier() -> None:
     failed = TierState(failed=True, reason="no memory")
-    events = await Case(WHOLE, failed, wish={"mock": True}).events()
+    events = await Case(WHOLE, failed, fields={"mock": True}).events()
     assert only(events, "config")[0]["engine"] == "stub"
     assert kinds(events) == ["config", *["trace"] * 3, "reasoning", *["token"] * 3, "metrics", "done"]
 
 
-async def test_mock_mode_says_that_the_engine_is_a_stub() -> None:
-    events = await Case(WHOLE, config=paced(inference_mode="mock")).events()
+async def test_mock_mode_names_the_stub() -> None:
+    events = await Case(WHOLE, config=app_config(inference_mode="mock")).events()
     assert only(events, "config")[0]["engine"] == "stub"
     assert only(await Case(WHOLE).events(), "config")[0]["engine"] == "vllm"
 
 
-def test_the_engine_is_asked_what_client_and_plan_say() -> None:
-    wish = InferenceRequest.model_validate(
+def test_the_engines_request_is_made_of_the_clients_and_the_plan() -> None:
+    request = InferenceRequest.model_validate(
         {
             "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
             "mode": "manual",
@@ -404,16 +398,16 @@ def test_the_engine_is_asked_what_client_and_plan_say() -> None:
             "spec": {"k": 3},
         }
     )
-    asked = generation_request("r1", wish, plan(wish, Observation({"eco": WARM}), app_config()))
-    assert asked.messages == wish.messages
-    assert (asked.max_tokens, asked.max_tokens_is_wish) == (512, False)
-    assert (asked.temperature, asked.top_p, asked.seed, asked.stop) == (1.5, 0.9, 7, ("\n",))
-    assert asked.logprobs
-    assert not asked.spec.enabled  # a sampled answer with a seed
+    call = generation_request("r1", request, plan(request, Observation({"eco": WARM}), app_config()))
+    assert call.messages == request.messages
+    assert (call.max_tokens, call.max_tokens_is_wish) == (512, False)
+    assert (call.temperature, call.top_p, call.seed, call.stop) == (1.5, 0.9, 7, ("\n",))
+    assert call.logprobs
+    assert not call.spec.enabled  # a sampled answer with a seed
 
 
-def test_a_wished_max_tokens_is_marked_as_a_wish() -> None:
-    wish = InferenceRequest.model_validate({"prompt": "Hello", "max_tokens": 9, "spec": {"k": 3}})
-    asked = generation_request("r1", wish, plan(wish, Observation(), app_config()))
-    assert (asked.max_tokens, asked.max_tokens_is_wish, asked.stop) == (9, True, ())
-    assert (asked.spec.k, asked.spec.method) == (3, "ngram")
+def test_a_max_tokens_of_the_clients_is_marked_as_such() -> None:
+    request = InferenceRequest.model_validate({"prompt": "Hello", "max_tokens": 9, "spec": {"k": 3}})
+    call = generation_request("r1", request, plan(request, Observation(), app_config()))
+    assert (call.max_tokens, call.max_tokens_is_wish, call.stop) == (9, True, ())
+    assert (call.spec.k, call.spec.enabled) == (3, True)

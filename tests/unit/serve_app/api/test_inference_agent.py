@@ -10,21 +10,20 @@ import pytest
 
 from router.agent.bounds import Case
 from router.agent.metering import Meter, Usage
-from router.agent.planner import unadvised
-from router.agent.report import AgentReport, Fallback
+from router.agent.planner import not_advised
+from router.agent.result import AgentFallback, AgentResult
 from router.agent.settings import AgentSettings
 from router.observation import Observation, TierState
-from router.plan import plan
+from router.plan import Plan, plan
 from router.request import InferenceRequest
-from serve_app.api.advisor import AgentPart
 from serve_app.api.errors import Failure
-from serve_app.api.explanation import Explanation
+from serve_app.api.events import token_events
+from serve_app.api.explanation import END_WAIT_S, Explanation
 from serve_app.api.inference import InferenceStream
-from serve_app.api.sse import token_events
-from serve_app.api.streaming import ClosingStream
+from serve_app.api.stream_response import StreamResponse
 from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
-from serve_app.transport.inbox import ReadAhead
+from serve_app.transport.stream import LocalStream
 from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -33,7 +32,7 @@ from tests.support.streams import Script, Wait, collect, sse_events
 ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
 TOKEN = token_events([Token("Pa", 1, None, False)])
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
-SETTINGS = AgentSettings(end_wait_s=1.0)
+SETTINGS = AgentSettings()
 WARM, COLD = TierState(running=1), TierState(pending=1, cold_start_s=30)
 Events = list[tuple[str, dict[str, Any]]]
 
@@ -41,13 +40,13 @@ Events = list[tuple[str, dict[str, Any]]]
 class Agent:
     """An explanation that takes its time, and what became of it."""
 
-    def __init__(self, seconds: float, ending: str | Fallback = "Because.") -> None:
+    def __init__(self, seconds: float, ending: str | AgentFallback = "Because.") -> None:
         self._seconds = seconds
         self._ending = ending
         self.began_s: float | None = None
         self.cancelled = False
 
-    async def tell(self, meter: Meter) -> str | Fallback:
+    async def explain(self, meter: Meter) -> str:
         self.began_s = asyncio.get_running_loop().time()
         meter.begin()
         meter.note(Usage(input_tokens=100, output_tokens=10))
@@ -56,6 +55,8 @@ class Agent:
         except asyncio.CancelledError:
             self.cancelled = True
             raise
+        if isinstance(self._ending, AgentFallback):
+            raise self._ending
         return self._ending
 
 
@@ -63,31 +64,31 @@ class Streamed:
     """A request with an explanation beside it."""
 
     def __init__(
-        self, items: Sequence[StreamItem | Wait | Exception], agent: Agent, state: TierState = WARM, **wish: Any
+        self, items: Sequence[StreamItem | Wait | Exception], agent: Agent, state: TierState = WARM, **fields: Any
     ) -> None:
         self.script: Script[StreamItem] = Script(items)
         self.agent = agent
         self.pool = FixedPool({"eco": state})
-        self.config = app_config(relay={"status_every_s": 2, "ping_every_s": 0.5})
-        self.wish = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | wish)
-        self.plan = plan(self.wish, self.pool.observation, self.config)
+        self.config = app_config()
+        self.request = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | fields)
+        self.plan = plan(self.request, self.pool.observation, self.config)
 
-    def stream(self, part: AgentPart | None = None) -> InferenceStream:
-        beside = AgentPart(self.plan, explanation=Explanation(self.agent.tell, SETTINGS))
+    def stream(self, advised: tuple[Plan, AgentResult | None] | None = None) -> InferenceStream:
+        made, agent = advised or (self.plan, Explanation(self.agent.explain, SETTINGS))
         return InferenceStream(
             "r1",
-            self.wish,
-            (part or beside).plan,
-            ReadAhead(self.script.stream()),
+            self.request,
+            made,
+            LocalStream(self.script.stream()),
             self.config,
             self.pool,
             load_factors(),
             asyncio.get_running_loop().time(),
-            agent=part or beside,
+            agent=agent,
         )
 
-    async def events(self, part: AgentPart | None = None) -> Events:
-        stream = self.stream(part)
+    async def events(self, advised: tuple[Plan, AgentResult | None] | None = None) -> Events:
+        stream = self.stream(advised)
         await stream.admit()
         return sse_events(await collect(stream.events()))
 
@@ -100,7 +101,7 @@ def only(events: Events, wanted: str) -> list[dict[str, Any]]:
     return [data for kind, data in events if kind == wanted]
 
 
-async def test_the_words_come_when_they_are_there_between_the_tokens() -> None:
+async def test_the_explanation_comes_between_the_tokens_as_soon_as_it_is_ready() -> None:
     events = await Streamed([ADMITTED, TOKEN, Wait(2), TOKEN, Wait(2), TOKEN, FINISHED], Agent(1)).events()
     assert kinds(events) == [
         *["config", "trace", "trace", "trace"],
@@ -123,22 +124,22 @@ async def test_on_a_warm_tier_it_begins_with_the_piece_after_the_first_token() -
         if "token" in kinds(sse_events(piece)) and not first:
             first.append(loop.time())
             assert case.agent.began_s is None
-    # A ping, half a second after it.
-    assert case.agent.began_s == pytest.approx(began + 3.5)
+    # The first ping after it.
+    assert case.agent.began_s == pytest.approx(began + 3.4)
 
 
-async def test_while_a_cold_tier_starts_it_explains_the_wait() -> None:
+async def test_on_a_cold_tier_the_explanation_comes_while_the_tier_starts() -> None:
     events = await Streamed([Wait(10), ADMITTED, TOKEN, FINISHED], Agent(1), COLD).events()
     assert kinds(events).index("reasoning") < kinds(events).index("token")
     assert only(events, "reasoning")[0]["source"] == "claude"
 
 
-async def test_an_answer_that_ends_first_waits_a_moment_and_then_goes_on_without() -> None:
+async def test_an_answer_that_ends_first_waits_a_moment_and_then_ends_without_an_explanation() -> None:
     case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(100))
     loop = asyncio.get_running_loop()
     began = loop.time()
     events = await case.events()
-    assert loop.time() - began == pytest.approx(SETTINGS.end_wait_s)
+    assert loop.time() - began == pytest.approx(END_WAIT_S)
     assert kinds(events)[4:] == ["token", "trace", "reasoning", "metrics", "done"]
     (reasoning,) = only(events, "reasoning")
     assert (reasoning["source"], reasoning["text"]) == ("heuristic", case.plan.explain())
@@ -149,8 +150,8 @@ async def test_an_answer_that_ends_first_waits_a_moment_and_then_goes_on_without
     assert case.agent.cancelled
 
 
-async def test_a_failure_leaves_the_routers_own_words_and_the_reason_in_the_trace() -> None:
-    case = Streamed([ADMITTED, TOKEN, Wait(1), FINISHED], Agent(0, Fallback("rate_limited", "HTTP 429")))
+async def test_a_fallback_leaves_the_routers_own_words_and_puts_the_reason_into_the_trace() -> None:
+    case = Streamed([ADMITTED, TOKEN, Wait(1), FINISHED], Agent(0, AgentFallback("rate_limited", "HTTP 429")))
     events = await case.events()
     assert only(events, "reasoning") == [{"text": case.plan.explain(), "source": "heuristic"}]
     assert only(events, "trace")[-1]["result"] == {
@@ -170,7 +171,7 @@ async def test_an_answer_without_tokens_is_explained_too() -> None:
 
 
 @pytest.mark.parametrize("ending", [[Failure("engine_failed", "no", 500, True)], [RuntimeError("a bug")], []])
-async def test_a_stream_that_fails_takes_its_explanation_with_it(ending: list[Any]) -> None:
+async def test_a_stream_that_fails_cancels_its_explanation(ending: list[Any]) -> None:
     case = Streamed([ADMITTED, TOKEN, Wait(1), *ending], Agent(100))
     events = await case.events()
     assert kinds(events)[-1] == "error"
@@ -178,11 +179,11 @@ async def test_a_stream_that_fails_takes_its_explanation_with_it(ending: list[An
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_client_that_leaves_takes_the_explanation_with_it() -> None:
+async def test_a_client_that_leaves_cancels_the_explanation() -> None:
     case, client = Streamed([ADMITTED, TOKEN, Wait(10_000)], Agent(1000)), Client()
     stream = case.stream()
     await stream.admit()
-    answering = asyncio.ensure_future(client.read(ClosingStream(stream.events(), 200, {}, stream.aclose)))
+    answering = asyncio.ensure_future(client.read(StreamResponse(stream.events(), 200, {}, stream.aclose)))
     await asyncio.sleep(7)
     assert case.agent.began_s is not None
     client.leave()
@@ -202,10 +203,10 @@ async def test_a_refusal_before_the_response_leaves_nothing_behind() -> None:
 # --- an agent that made the plan ---
 
 
-async def test_the_words_of_an_agent_that_made_the_plan_come_at_once() -> None:
+async def test_the_reason_of_an_agent_that_made_the_plan_comes_at_once() -> None:
     case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
-    report = AgentReport("multi_turn", "m", Usage(1, 2, 3, 4), 0.5, 2, 1234.5678, ("check_gpu_pool",))
-    events = await case.events(AgentPart(case.plan, "It is easy.", report))
+    result = AgentResult("multi_turn", "m", Usage(1, 2, 3, 4), 0.5, 2, 1234.5678, ("check_gpu_pool",), "It is easy.")
+    events = await case.events((case.plan, result))
     assert kinds(events)[4:] == ["reasoning", "token", "metrics", "done"]
     assert only(events, "reasoning") == [{"text": "It is easy.", "source": "agent"}]
     assert only(events, "metrics")[0]["agent"] == {
@@ -221,11 +222,11 @@ async def test_the_words_of_an_agent_that_made_the_plan_come_at_once() -> None:
     }
 
 
-async def test_where_it_made_none_the_routers_own_words_do() -> None:
+async def test_a_plan_without_the_agent_has_the_routers_own_words() -> None:
     case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
-    whole = Case(case.wish, case.plan, case.config, Observation())
-    advice = unadvised(whole, SETTINGS, "multi_turn", Fallback("busy", "32 requests use the agent already"))
-    events = await case.events(AgentPart(advice.plan, advice.text, advice.report))
+    whole = Case(case.request, case.plan, case.config, Observation())
+    why = AgentFallback("busy", "32 requests use the agent already")
+    events = await case.events(not_advised(whole, SETTINGS, "multi_turn", why))
     assert only(events, "reasoning")[0]["source"] == "heuristic"
     assert [data["step"] for data in only(events, "trace")] == [
         "classify_prompt",
@@ -236,8 +237,8 @@ async def test_where_it_made_none_the_routers_own_words_do() -> None:
     assert only(events, "metrics")[0]["agent"]["fallback"] == "busy"
 
 
-async def test_without_an_agent_metrics_say_nothing_of_one() -> None:
+async def test_without_an_agent_the_metrics_have_no_agent_part() -> None:
     case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
-    events = await case.events(AgentPart(case.plan))
+    events = await case.events((case.plan, None))
     assert "agent" not in only(events, "metrics")[0]
     assert only(events, "reasoning")[0]["source"] == "heuristic"

@@ -1,4 +1,4 @@
-"""The ingress's HTTP without Serve: routes, methods, what web pages may do, and clients that leave."""
+"""The ingress's HTTP without Serve: routes, methods, cross-origin requests, and clients that leave."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BODY = {"model": "eco", "prompt": "Hi"}
 
 @pytest.fixture(autouse=True)
 def replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Serve tells a replica of itself."""
+    """The context that Serve gives a replica."""
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
     monkeypatch.setattr(serve, "get_replica_context", lambda: context)
 
 
 class InProcess:
-    """The ingress of a config, asked without a socket."""
+    """The ingress of a config, called without a socket."""
 
     def __init__(self, config: AppConfig, pool: FixedPool | None = None) -> None:
         ingress = Ingress(config, None, {})
@@ -54,13 +54,13 @@ def api() -> InProcess:
 
 @pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-async def test_json_that_does_not_say_so_is_a_415(api: InProcess, path: str, kind: str) -> None:
+async def test_json_without_its_content_type_is_a_415(api: InProcess, path: str, kind: str) -> None:
     response = await api.ask("POST", path, BODY, **({"content_type": kind} if kind else {}))
     assert response.status_code == 415
     assert response.json()["error"]["code"] == "unsupported_media_type"
 
 
-async def test_without_listed_origins_no_page_of_another_origin_is_answered(api: InProcess) -> None:
+async def test_without_cors_origins_no_page_of_another_origin_may_use_the_api(api: InProcess) -> None:
     preflight = await api.ask("OPTIONS", "/api/inference", origin=PAGE, access_control_request_method="POST")
     get = await api.ask("GET", "/v1/models", origin=PAGE)
     assert preflight.status_code == 405
@@ -69,7 +69,7 @@ async def test_without_listed_origins_no_page_of_another_origin_is_answered(api:
 
 
 @pytest.mark.parametrize("listed", [[PAGE], ["*"], ["https://other.example", PAGE]])
-async def test_a_listed_origin_is_answered(listed: list[str]) -> None:
+async def test_a_page_of_a_listed_origin_may_use_the_api(listed: list[str]) -> None:
     api = InProcess(app_config(ingress={"cors_origins": listed}))
     preflight = await api.ask(
         "OPTIONS",
@@ -90,7 +90,7 @@ async def test_a_listed_origin_is_answered(listed: list[str]) -> None:
     assert "x-request-id" in get.headers["access-control-expose-headers"]
 
 
-async def test_an_origin_that_is_not_listed_is_refused() -> None:
+async def test_a_page_of_an_unlisted_origin_may_not_use_the_api() -> None:
     api = InProcess(app_config(ingress={"cors_origins": [PAGE]}))
     evil = "https://evil.example"
     preflight = await api.ask("OPTIONS", "/api/inference", origin=evil, access_control_request_method="POST")
@@ -100,13 +100,13 @@ async def test_an_origin_that_is_not_listed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", GETS)
-async def test_head_is_where_get_is(api: InProcess, path: str) -> None:
+async def test_head_works_wherever_get_does(api: InProcess, path: str) -> None:
     head, get = await api.ask("HEAD", path), await api.ask("GET", path)
     assert head.status_code == get.status_code == 200
     assert head.headers.get("content-type") == get.headers.get("content-type")
 
 
-async def test_a_wrong_method_names_the_right_ones(api: InProcess) -> None:
+async def test_a_wrong_method_is_a_405_that_names_the_allowed_ones(api: InProcess) -> None:
     for path in POSTS:
         response = await api.ask("GET", path)
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
@@ -121,7 +121,7 @@ async def test_a_404_keeps_the_clients_request_id(api: InProcess) -> None:
     assert response.json()["error"]["request_id"] == "my-id.7"
 
 
-async def test_each_model_is_told_of_and_an_unknown_one_is_a_404_in_openais_form(api: InProcess) -> None:
+async def test_each_model_is_listed_and_an_unknown_one_is_a_404_in_openais_form(api: InProcess) -> None:
     models = (await api.ask("GET", "/v1/models")).json()["data"]
     assert [model["id"] for model in models] == ["auto", "eco", "balanced", "performance", "ultra"]
     assert [(await api.ask("GET", f"/v1/models/{model['id']}")).json() for model in models] == models
@@ -133,7 +133,7 @@ async def test_each_model_is_told_of_and_an_unknown_one_is_a_404_in_openais_form
         assert name in error["message"]
 
 
-async def test_health_ping_and_version_are_as_vllm_has_them(api: InProcess) -> None:
+async def test_health_ping_and_version_answer_as_vllms_server(api: InProcess) -> None:
     for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):
         response = await api.ask(method, path)
         assert (response.status_code, response.content) == (200, b"")
@@ -141,7 +141,7 @@ async def test_health_ping_and_version_are_as_vllm_has_them(api: InProcess) -> N
     assert re.fullmatch(r"0\.32\.\d+", (await api.ask("GET", "/version")).json()["version"])
 
 
-async def test_health_is_a_503_only_where_no_tier_can_answer() -> None:
+async def test_health_is_a_503_only_if_no_tier_can_answer() -> None:
     states = {name: TierState(failed=True) for name in TIER_NAMES}
     for path in ("/health", "/ping"):
         down = await InProcess(app_config(), FixedPool(states)).ask("GET", path)
@@ -161,7 +161,7 @@ async def test_deep_nesting_is_a_400(api: InProcess, path: str, levels: int) -> 
 
 
 @pytest.mark.parametrize("path", POSTS)
-async def test_a_client_that_leaves_in_mid_body_is_no_fault_of_ours(api: InProcess, path: str) -> None:
+async def test_a_client_that_leaves_in_mid_body_is_a_499(api: InProcess, path: str) -> None:
     messages: list[Message] = [
         {"type": "http.request", "body": b'{"prompt": ', "more_body": True},
         {"type": "http.disconnect"},

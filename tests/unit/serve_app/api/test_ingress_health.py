@@ -1,4 +1,4 @@
-"""Liveness says that the process serves, and what fails beside the requests, which ends no replica at once."""
+"""`/healthz`: the process is alive, and shows its failing background work, which ends no replica at once."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/healthz", "headers
 
 @pytest.fixture(autouse=True)
 def replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Serve tells a replica of itself."""
+    """The context that Serve gives a replica."""
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
     monkeypatch.setattr(serve, "get_replica_context", lambda: context)
 
 
 class Pool:
-    """A pool's handle whose `news` ends as the test says."""
+    """A pool's handle whose `wait_for_update` ends as the test says."""
 
     def __init__(self, ends: BaseException | Observation) -> None:
         self.ends = ends
 
     @property
-    def news(self) -> Pool:
+    def wait_for_update(self) -> Pool:
         return self
 
     async def remote(self, seen: int) -> tuple[int, Observation]:
@@ -49,15 +49,15 @@ async def health(ingress: Ingress) -> tuple[int, dict[str, Any]]:
     return answer.status_code, json.loads(bytes(answer.body))
 
 
-async def test_what_fails_is_told_and_the_process_still_counts_as_alive_until_it_works_again() -> None:
+async def test_failing_background_work_is_shown_and_the_process_still_counts_as_alive() -> None:
     pool = Pool(KeyError("nobody expects this"))
     ingress = Ingress(app_config(), pool, {})
     assert await health(ingress) == (200, {"status": "ok"})
     ingress._pool.work.start()
     await asyncio.sleep(10)
-    status, said = await health(ingress)
-    assert (status, said["status"]) == (200, "degraded")
-    assert "KeyError: 'nobody expects this'" in said["failing"]["ingress: view of the pool"]
+    status, body = await health(ingress)
+    assert (status, body["status"]) == (200, "degraded")
+    assert "KeyError: 'nobody expects this'" in body["failing"]["ingress: view of the pool"]
     await ingress.check_health()
     pool.ends = Observation({"eco": TierState(running=1)})
     await asyncio.sleep(10)
@@ -65,7 +65,7 @@ async def test_what_fails_is_told_and_the_process_still_counts_as_alive_until_it
     ingress._pool.work.stop()
 
 
-async def test_what_fails_in_the_pool_and_in_replicas_is_told_too() -> None:
+async def test_failing_work_of_the_pool_and_of_replicas_is_shown_too() -> None:
     ingress = Ingress(app_config(), Pool(Observation(failing={"eco: reports": "3 failed rounds"})), {})
     await ingress._pool.refresh()
     assert await health(ingress) == (200, {"status": "degraded", "failing": {"eco: reports": "3 failed rounds"}})
@@ -75,7 +75,7 @@ async def test_what_fails_in_the_pool_and_in_replicas_is_told_too() -> None:
     ("error", "replaced"),
     [(KeyError("odd"), True), (ActorUnavailableError("restarting", b"1" * 16), False), (TimeoutError(), False)],
 )
-async def test_only_a_fault_of_its_own_that_lasts_has_the_ingress_replaced_not_a_pool_that_is_away(
+async def test_only_a_lasting_fault_of_its_own_makes_the_ingress_unhealthy_not_a_pool_that_is_away(
     error: Exception, replaced: bool
 ) -> None:
     ingress = Ingress(app_config(), Pool(error), {})

@@ -37,7 +37,7 @@ STATE = TierState(
 )
 
 
-def test_every_tier_has_the_contracts_keys_also_before_anything_is_known() -> None:
+def test_every_tier_has_the_contracts_keys_before_anything_is_observed() -> None:
     view = tiers_view(app_config(), Observation())
     assert view["profile"] == "small"
     assert [tier["name"] for tier in view["tiers"]] == ["eco", "balanced", "performance", "ultra"]
@@ -46,7 +46,7 @@ def test_every_tier_has_the_contracts_keys_also_before_anything_is_known() -> No
         assert set(tier["replicas"]) == {"running", "starting", "pending", "min", "max"}
 
 
-def test_a_tier_shows_the_registry_and_what_it_is_doing() -> None:
+def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
     eco = tiers_view(app_config(), Observation({"eco": STATE}))["tiers"][0]
     assert eco == {
         "name": "eco",
@@ -126,7 +126,7 @@ def test_a_tier_without_a_gpu_says_cpu() -> None:
     assert tiers_view(config, Observation())["tiers"][0]["gpu"] == "cpu"
 
 
-def test_a_tier_whose_step_has_a_floor_shows_who_drafts_and_why() -> None:
+def test_a_tier_with_a_floor_shows_which_drafts_are_in_use_and_why() -> None:
     speculation = {"method": "draft_model", "draft": "small", "k_max": 3, "floor": 0.2}
     step = {"name": "drafting", "target": "small", "max_model_len": 64, "speculation": speculation}
     config = app_config(tiers={"eco": {"chain": [step]}})

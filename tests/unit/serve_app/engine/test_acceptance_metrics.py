@@ -8,9 +8,9 @@ import pytest
 
 from serve_app.engine.acceptance_metrics import AcceptanceMetrics
 from serve_app.engine.interface import DraftCount
-from serve_app.speculation.settings import DriftSettings
+from serve_app.speculation.settings import SpeculationSettings
 
-SETTINGS = DriftSettings(min_tokens=100, recent_memory_tokens=500, reference_memory_tokens=20_000, run_tokens=1)
+SETTINGS = SpeculationSettings(drift_min_tokens=100)
 DRAFTS = "power_lever_draft_tokens_total"
 ACCEPTED = "power_lever_accepted_draft_tokens_total"
 RATE = "power_lever_acceptance_rate"
@@ -34,7 +34,7 @@ class Recorded:
         self.gauges[name, tags.get("category", "")] = value
 
 
-def test_totals_are_counted_once_however_often_they_are_told() -> None:
+def test_totals_are_counted_once_however_often_they_are_published() -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     for _ in range(3):
@@ -52,7 +52,7 @@ def test_totals_that_the_engine_goes_on_counting_in_place_are_seen_to_change() -
     assert sink.counters == {(DRAFTS, "code"): 30, (ACCEPTED, "code"): 25}
 
 
-def test_a_steady_family_gives_its_rate_and_no_alarm() -> None:
+def test_a_steady_category_gives_its_rate_and_no_alarm() -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     for step in range(1, 101):
@@ -61,25 +61,25 @@ def test_a_steady_family_gives_its_rate_and_no_alarm() -> None:
     assert sink.gauges[DRIFT, "code"] == 0
 
 
-def test_a_fall_raises_the_alarm_for_its_family_alone_says_so_once_and_recovery_ends_it(
+def test_a_fall_raises_the_alarm_for_its_category_alone_says_so_once_and_recovery_ends_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
-    code, chat = DraftCount(), DraftCount()
+    code, creative = DraftCount(), DraftCount()
 
     def run(code_rate: float, steps: int) -> None:
         for _ in range(steps):
             code.drafted += 100
             code.accepted += round(100 * code_rate)
-            chat.drafted += 100
-            chat.accepted += 50
-            metrics.publish({"code": code, "chat": chat})
+            creative.drafted += 100
+            creative.accepted += 50
+            metrics.publish({"code": code, "creative": creative})
 
     run(0.8, 100)
     assert (sink.gauges[DRIFT, "code"], caplog.messages) == (0, [])
     run(0.3, 15)
-    assert (sink.gauges[DRIFT, "code"], sink.gauges[DRIFT, "chat"]) == (1, 0)
+    assert (sink.gauges[DRIFT, "code"], sink.gauges[DRIFT, "creative"]) == (1, 0)
     assert len(caplog.messages) == 1
     assert "tier eco: acceptance of code drafts has fallen" in caplog.messages[0]
     run(0.8, 60)
@@ -87,7 +87,7 @@ def test_a_fall_raises_the_alarm_for_its_family_alone_says_so_once_and_recovery_
     assert "is back" in caplog.messages[1]
 
 
-def test_a_tier_that_has_gone_over_to_n_gram_drafts_is_told() -> None:
+def test_a_switch_to_n_gram_drafting_is_published() -> None:
     sink = Recorded()
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     metrics.publish_drafts("own")

@@ -19,7 +19,7 @@ from serve_app.engine.interface import (
     Token,
 )
 from serve_app.engine.stub import StubEngine
-from tests.support.requests import STEP, generation, ngram
+from tests.support.requests import STEP, drafting, generation
 
 
 def stub(tokens_per_s: float = 0) -> StubEngine:
@@ -56,7 +56,7 @@ async def test_the_same_prompt_gives_the_same_tokens_and_another_prompt_others()
 @pytest.mark.parametrize("k", [1, 5])
 async def test_the_text_does_not_depend_on_speculation(k: int) -> None:
     plain = tokens_of(await answer(generation()))
-    drafted = tokens_of(await answer(generation(spec=ngram(k))))
+    drafted = tokens_of(await answer(generation(spec=drafting(k))))
     assert [token.text for token in drafted] == [token.text for token in plain]
     assert not any(token.spec_accepted for token in plain)
     assert any(token.spec_accepted for token in drafted)
@@ -64,7 +64,7 @@ async def test_the_text_does_not_depend_on_speculation(k: int) -> None:
 
 @given(text=st.text(max_size=30), k=st.integers(1, 8), max_tokens=st.integers(1, 200))
 def test_speculation_stats_say_what_the_tokens_say(text: str, k: int, max_tokens: int) -> None:
-    request = generation("Say: " + text.replace("stub:", ""), spec=ngram(k), max_tokens=max_tokens)
+    request = generation("Say: " + text.replace("stub:", ""), spec=drafting(k), max_tokens=max_tokens)
     items = asyncio.run(answer(request))
     tokens, spec = tokens_of(items), end_of(items).spec
     # Every step ends with a token of the target, so steps are counted by the tokens that no draft proposed.
@@ -86,7 +86,7 @@ async def test_max_tokens_below_the_tokens_directive_ends_by_length() -> None:
 
 
 async def test_the_fail_directive_fails_retryably_after_exactly_that_many_tokens() -> None:
-    stream = stub().generate(generation("stub:fail=3", spec=ngram(5)))
+    stream = stub().generate(generation("stub:fail=3", spec=drafting(5)))
     seen = [await anext(stream), await anext(stream)]
     assert len(tokens_of(seen)) == 3
     with pytest.raises(EngineError, match="told to fail") as error:

@@ -1,4 +1,4 @@
-"""`python -m serve_app serve`: what is wrong is said in words; the first signal asks to stop, the second kills."""
+"""`power-lever serve`: errors are one plain line; the first signal drains, the second kills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def status(**over: Any) -> Any:
     return SimpleNamespace(**{"status": "DEPLOYING", "deployments": {}, "message": ""} | over)
 
 
-def test_a_file_that_is_wrong_is_an_error_before_ray_starts(
+def test_a_wrong_file_is_an_error_before_ray_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray was started"))
@@ -34,12 +34,12 @@ def test_a_file_that_is_wrong_is_an_error_before_ray_starts(
         "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
     )
     assert main(["serve", str(path)]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {path}: http_options.port: ")
-    assert "got 'eighty'" in said
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}: http_options.port: ")
+    assert "got 'eighty'" in error
 
 
-def test_settings_that_are_wrong_are_an_error_before_ray_starts(
+def test_wrong_settings_are_an_error_before_ray_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray was started"))
@@ -49,7 +49,7 @@ def test_settings_that_are_wrong_are_an_error_before_ray_starts(
     assert "demo: unknown key, allowed are" in capsys.readouterr().err
 
 
-def test_a_port_that_somebody_shares_freely_is_taken_all_the_same() -> None:
+def test_a_port_that_another_process_shares_counts_as_taken() -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -60,18 +60,18 @@ def test_a_port_that_somebody_shares_freely_is_taken_all_the_same() -> None:
     raise_if_taken("127.0.0.1", port)
 
 
-def test_an_address_that_is_not_this_machines_is_told() -> None:
+def test_an_address_of_another_machine_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:8000: "):
         raise_if_taken("203.0.113.1", 8000)
 
 
-def test_an_application_whose_code_raises_is_told_by_what_it_raised() -> None:
+def test_an_application_whose_code_raises_is_reported_with_its_error() -> None:
     message = "Deploying app 'lever' failed with exception:\nTraceback (most recent call last):\n  ...\nKeyError: 'x'\n"
     applications = {"lever": status(status="DEPLOY_FAILED", message=message)}
     assert build_failure(applications) == "application lever: KeyError: 'x'"
 
 
-def test_a_deployment_that_does_not_start_is_no_reason_to_stop_the_others() -> None:
+def test_a_deployment_that_does_not_start_is_no_build_failure() -> None:
     failed = status(status="DEPLOY_FAILED", deployments={"eco": None}, message="no weights")
     assert build_failure({"lever": failed, "other": status()}) is None
 
@@ -80,13 +80,13 @@ SCRIPT = """
     import subprocess, sys, time
     from serve_app.lifecycle.signals import StopSignals
 
-    # As Ray does, the child starts another; that one's parent ends, and it is an orphan in a session of its own.
+    # As in Ray, the child starts a process whose parent ends: an orphan in its own session.
     child = subprocess.Popen(["sh", "-c", "setsid sleep 600 & echo $!; sleep 600"], stdout=subprocess.PIPE, text=True)
     signals = StopSignals()
     signals.listen()
     print(child.pid, child.stdout.readline().strip(), flush=True)
-    signals.wanted.wait()
-    print("asked to stop", flush=True)
+    signals.received.wait()
+    print("signal received", flush=True)
     if sys.argv[1] == "orphan":
         child.kill()
         child.wait()
@@ -99,7 +99,7 @@ SCRIPT = """
     ("case", "first", "second"),
     [("child", signal.SIGTERM, signal.SIGINT), ("orphan", signal.SIGINT, signal.SIGTERM)],
 )
-def test_the_second_signal_kills_what_was_started_also_orphans_in_other_sessions(
+def test_the_second_signal_kills_all_descendants_also_orphans_in_other_sessions(
     case: str, first: signal.Signals, second: signal.Signals
 ) -> None:
     with subprocess.Popen(
@@ -111,7 +111,7 @@ def test_the_second_signal_kills_what_was_started_also_orphans_in_other_sessions
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.send_signal(first)
-        assert process.stdout.readline() == "asked to stop\n"
+        assert process.stdout.readline() == "signal received\n"
         if case == "orphan":
             assert process.stdout.readline() == "orphaned\n"
         process.send_signal(second)

@@ -1,4 +1,4 @@
-"""The ingress's copy of the pool's observation: waits for news, survives the pool's absence."""
+"""The ingress's copy of the pool's observation: waits for updates, survives the pool's absence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from grpc import RpcError
 from ray.exceptions import ActorUnavailableError
 
-from cluster.pool import NEWS_WITHIN_S
+from cluster.pool.messages import LONG_POLL_S
 from router.observation import Observation, TierState
 from serve_app.api.errors import ApiError
 from serve_app.pool.view import PoolView
@@ -21,14 +21,14 @@ AWAY = ActorUnavailableError("restarting", b"1" * 16)
 
 
 class FakePool:
-    """A pool's handle, its `news` method and the scripted answers; then it is silent for ever."""
+    """A pool's handle, its `wait_for_update` method and the scripted answers; then it is silent for ever."""
 
     def __init__(self, answers: Sequence[tuple[int, Observation] | BaseException]) -> None:
         self.answers = list(answers)
         self.seen: list[int] = []
 
     @property
-    def news(self) -> FakePool:
+    def wait_for_update(self) -> FakePool:
         return self
 
     async def remote(self, seen: int) -> tuple[int, Observation]:
@@ -41,7 +41,7 @@ class FakePool:
         return answer
 
 
-async def test_a_view_asks_for_what_is_newer_than_the_last_it_saw() -> None:
+async def test_a_view_waits_for_an_observation_newer_than_its_last() -> None:
     pool = FakePool([(3, COLD), (4, WARM)])
     view = PoolView(pool)
     view.work.start()
@@ -72,11 +72,11 @@ async def test_while_the_pool_is_away_the_last_observation_stays_and_then_counti
     assert view.work.trouble() is None
 
 
-async def test_an_answer_that_got_lost_is_asked_for_anew() -> None:
+async def test_a_lost_answer_is_requested_again() -> None:
     pool = FakePool([(7, WARM)])
     view = PoolView(pool)
     view.work.start()
-    await asyncio.sleep(2 * NEWS_WITHIN_S - 0.1)
+    await asyncio.sleep(2 * LONG_POLL_S - 0.1)
     assert pool.seen == [-1, 7]
     await asyncio.sleep(1.2)
     view.work.stop()

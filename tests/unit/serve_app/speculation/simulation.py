@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from router.spec_params import SpecParams
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.wish import SpeculationWish
 
 K_MAX = 8
 
@@ -140,7 +140,7 @@ class Auto:
         self.controller = DepthController(K_MAX, settings or SpeculationSettings())
 
     def add(self, request: str) -> None:
-        self.controller.add(request, SpeculationWish())
+        self.controller.add(request, SpecParams(k="auto"), "general_reasoning")
 
     def remove(self, request: str) -> None:
         self.controller.remove(request)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.speculation.allocation import Allocation, Allocator, Fixed, Group, Load
-from serve_app.speculation.curve import Curve
-from serve_app.speculation.step_cost import StepCost
+from serve_app.speculation.allocation import Allocation, Allocator, Curve, Fixed, Group, Load
+from serve_app.speculation.cost_curve import StepCost
 
 K_MAX = 4
 
@@ -222,10 +221,10 @@ def test_prefill_tokens_that_bring_the_hardware_to_its_limit_leave_less_to_draft
     assert depths == [4, 3]
 
 
-# --- explicit wishes ---
+# --- fixed depths ---
 
 
-def test_asked_drafts_are_charged_and_counted_and_their_depth_is_free_for_others() -> None:
+def test_requested_drafts_are_charged_and_counted_and_their_depth_is_free_for_others() -> None:
     cost = linear(1.0, 0.0, draft=0.5)
     alone = allocator([geometric(0.3)], cost).best()
     assert alone.depths == (0,)
@@ -235,7 +234,7 @@ def test_asked_drafts_are_charged_and_counted_and_their_depth_is_free_for_others
     assert beside.output == pytest.approx(1 + 0.3 + 0.09 + 1 + 0.5 + 0.25)
 
 
-def test_without_auto_requests_the_asked_depth_is_what_is_drafted() -> None:
+def test_without_auto_requests_the_requested_depth_is_what_is_drafted() -> None:
     fixed = Load(10, [Fixed(Curve.of(geometric(0.5)), 3, 2)])
     best = Allocator([], fixed, linear(1.0, 0.1, 0.2)).best()
     assert (best.depths, best.depth, best.tokens) == ((), 2, 3 * 3 + 10)

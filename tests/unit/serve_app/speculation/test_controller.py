@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router.spec_params import SpecParams
+from serve_app.speculation import cost
+from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
-from serve_app.speculation.decision import Decision, Reason
+from serve_app.speculation.exploration import FIRST_INTERVAL_STEPS, MOST_INTERVAL_STEPS, SAVED_STEPS
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.wish import SpeculationWish
 
 K_MAX = 8
 SETTINGS = SpeculationSettings()
@@ -54,9 +56,11 @@ class Engine:
         self.seconds = 0.0
         self.rng = random.Random(0)
 
-    def add(self, request: str, acceptance: float, **wish: Any) -> None:
+    def add(
+        self, request: str, acceptance: float, category: str = "general_reasoning", seeded: bool = False, **spec: Any
+    ) -> None:
         self.acceptance[request] = acceptance
-        self.controller.add(request, SpeculationWish(**wish))
+        self.controller.add(request, SpecParams.model_validate(spec), category, seeded=seeded)
 
     def step(self) -> dict[str, Decision]:
         decided = self.controller.decide(list(self.acceptance), 0)
@@ -73,6 +77,10 @@ class Engine:
 
     def accepted(self, request: str, k: int) -> int:
         return next((count for count in range(k) if self.rng.random() >= self.acceptance[request]), k)
+
+    def acceptance_of(self, category: str) -> float:
+        """What the controller believes, at the first position."""
+        return self.controller._categories[category].evidence.acceptance()[0]
 
     def run(self, steps: int) -> list[dict[str, Decision]]:
         return [self.step() for _ in range(steps)]
@@ -103,10 +111,10 @@ def test_k_0_is_never_probed() -> None:
     assert {step["a"] for step in engine.run(100)} == {Decision(0, Reason.ASKED)}
 
 
-@pytest.mark.parametrize("wish", [{"k": "auto"}, {"k": "auto", "tau": 0.5}, {"k": 3}, {"k": 3, "tau": 0.5}], ids=str)
-def test_a_seeded_request_never_gets_drafts_whatever_it_asks_for(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("spec", [{"k": "auto"}, {"k": "auto", "tau": 0.5}, {"k": 3}, {"k": 3, "tau": 0.5}], ids=str)
+def test_a_seeded_request_never_gets_drafts_whatever_it_asks_for(spec: dict[str, Any]) -> None:
     engine = Engine(cheap)
-    engine.add("a", 1.0, seeded=True, **wish)
+    engine.add("a", 1.0, seeded=True, **spec)
     engine.add("b", 1.0)
     steps = engine.run(100)
     assert {step["a"] for step in steps} == {Decision(0, Reason.SEEDED)}
@@ -168,16 +176,16 @@ def test_text_that_becomes_predictable_is_noticed() -> None:
     assert sum(step["a"].k for step in engine.run(50)) / 50 > 4
 
 
-def test_news_of_a_family_reaches_its_new_requests() -> None:
+def test_new_requests_know_what_their_category_has_shown() -> None:
     engine = Engine(dear)
-    engine.add("a", 0.05, category="poems")
+    engine.add("a", 0.05, category="creative")
     engine.run(200)
-    engine.add("b", 0.05, category="poems")
+    engine.add("b", 0.05, category="creative")
     engine.add("c", 0.05, category="code")
     first = engine.run(3)[-1]
     assert first["b"].reason is Reason.AUTO_OFF
-    assert engine.controller.snapshot().families["poems"].acceptance[0] < 0.4
-    assert engine.controller.snapshot().families["code"].acceptance[0] > 0.6
+    assert engine.acceptance_of("creative") < 0.4
+    assert engine.acceptance_of("code") > 0.6
 
 
 # --- what is spent on finding out ---
@@ -197,23 +205,20 @@ def test_probes_and_plain_steps_keep_within_their_share_of_the_time(step_s: Step
         for step in steps
         for probes in [sum(decision.k for decision in step.values())]
     )
-    exploration = SETTINGS.exploration
     # The model's idea of the costs, by which it keeps account, is off by some percent.
-    assert lost <= 1.2 * (
-        exploration.time_share * (engine.seconds - before) + exploration.saved_steps * step_s(requests, 0)
-    )
+    assert lost <= 1.2 * (SETTINGS.exploration_share * (engine.seconds - before) + SAVED_STEPS * step_s(requests, 0))
     assert sum(any(decision.k for decision in step.values()) for step in steps) > 5
 
 
 def test_a_request_is_probed_at_most_once_in_the_interval() -> None:
-    engine = Engine(costly, SpeculationSettings.model_validate({"exploration": {"time_share": 0.5}}))
+    engine = Engine(costly, SpeculationSettings(exploration_share=0.5))
     engine.add("a", 0.0)
     engine.run(200)
     probes = [number for number, step in enumerate(engine.run(1000)) if step["a"].reason is Reason.PROBE]
     gaps = [later - earlier for earlier, later in pairwise(probes)]
-    assert min(gaps) >= SETTINGS.exploration.interval_steps
-    assert max(gaps) <= SETTINGS.exploration.max_interval_steps + 2
-    assert Counter(gaps).most_common(1)[0][0] >= SETTINGS.exploration.max_interval_steps
+    assert min(gaps) >= FIRST_INTERVAL_STEPS
+    assert max(gaps) <= MOST_INTERVAL_STEPS + 2
+    assert Counter(gaps).most_common(1)[0][0] >= MOST_INTERVAL_STEPS
 
 
 def test_plain_steps_become_rare() -> None:
@@ -224,9 +229,11 @@ def test_plain_steps_become_rare() -> None:
     assert all(later - earlier >= 8 for earlier, later in pairwise(plain))
 
 
-def test_a_wrong_idea_of_the_draft_cost_is_corrected_even_where_it_makes_probing_look_hopeless() -> None:
-    settings = SpeculationSettings.model_validate({"cost": {"draft_share": 1.2}})
-    engine = Engine(cheap, settings)
+def test_a_wrong_idea_of_the_draft_cost_is_corrected_even_where_it_makes_probing_look_hopeless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cost, "DRAFT_SHARE", 1.2)
+    engine = Engine(cheap)
     engine.add("a", 0.95)
     engine.run(700)
     assert sum(step["a"].k for step in engine.run(50)) / 50 > 4
@@ -287,25 +294,25 @@ def test_a_costly_draft_is_probed_with_fewer_tokens() -> None:
 
 def test_requests_that_have_left_are_no_error() -> None:
     controller = DepthController(K_MAX, SETTINGS)
-    controller.add("a", SpeculationWish())
+    controller.add("a", SpecParams(k="auto"), "code")
     controller.decide(["a"], 0)
     controller.remove("a")
     controller.remove("a")
     controller.observe(StepResult(0.01, 3, 0, {"a": (2, 1), "never added": (1, 1)}))
-    assert controller.snapshot().requests == 0
+    assert controller._requests == {}
 
 
 def test_a_request_that_was_not_added_gets_no_decision_and_changes_none() -> None:
     controller = DepthController(K_MAX, SETTINGS)
     assert controller.decide(["nobody"], 0) == {}
-    controller.add("a", SpeculationWish(k=3))
+    controller.add("a", SpecParams(k=3), "code")
     assert {request: decision.k for request, decision in controller.decide(["nobody", "a"], 0).items()} == {"a": 3}
 
 
 def test_a_batch_without_requests_is_no_step() -> None:
     controller = DepthController(K_MAX, SETTINGS)
     assert controller.decide([], 100) == {}
-    assert controller.snapshot().steps == 0
+    assert controller._step == 0
 
 
 @pytest.mark.parametrize(
@@ -318,13 +325,12 @@ def test_counts_that_cannot_be_teach_what_the_nearest_that_can_would(
     learned = []
     for told in (counts, nearest):
         controller = DepthController(K_MAX, SETTINGS)
-        controller.add("a", SpeculationWish())
+        controller.add("a", SpecParams(k="auto"), "code")
         controller.decide(["a"], 0)
         controller.observe(StepResult(0.01, 3, 0, {"a": told}))
-        learned.append(controller.snapshot())
+        learned.append((controller._categories["code"].evidence, controller._cost, controller._drafted_tokens))
     assert learned[0] == learned[1]
-    (family,) = learned[0].families.values()
-    assert (family.drafted, family.accepted) == nearest
+    assert learned[0][2] == nearest[0]
 
 
 def test_k_max_below_1_is_refused() -> None:
@@ -332,23 +338,12 @@ def test_k_max_below_1_is_refused() -> None:
         DepthController(0, SETTINGS)
 
 
-def test_the_snapshot_counts_drafts_by_family() -> None:
-    controller = DepthController(K_MAX, SETTINGS)
-    controller.add("a", SpeculationWish(category="code"))
-    controller.add("b", SpeculationWish(category="chat"))
-    controller.decide(["a", "b"], 0)
-    controller.observe(StepResult(0.01, 9, 4, {"a": (4, 3), "b": (3, 0)}))
-    families = controller.snapshot().families
-    assert {name: (seen.drafted, seen.accepted) for name, seen in families.items()} == {"code": (4, 3), "chat": (3, 0)}
-
-
-def test_the_snapshot_tells_the_fitted_costs() -> None:
+def test_the_costs_of_the_machine_are_learned_while_it_works() -> None:
     engine = Engine(dear)
     engine.add("a", 0.5)
     engine.run(300)
-    cost = engine.controller.snapshot().cost
-    assert cost.verify_s[1] == pytest.approx(0.010, rel=0.05)
-    assert cost.draft_s == pytest.approx(0.010, rel=0.15)
+    assert engine.controller._cost.verify(1) == pytest.approx(0.010, rel=0.05)
+    assert engine.controller._cost.draft_s == pytest.approx(0.010, rel=0.15)
 
 
 def test_drafts_that_rarely_come_are_known_to() -> None:
@@ -358,7 +353,7 @@ def test_drafts_that_rarely_come_are_known_to() -> None:
         engine.step()
         if engine.rng.random() < 0.75:
             engine.depths = {"a": 0}
-    assert engine.controller.snapshot().draft_share == pytest.approx(0.25, abs=0.12)
+    assert engine.controller._share == pytest.approx(0.25, abs=0.12)
 
 
 # A case is a whole life of a controller, so fewer of them.
@@ -367,10 +362,10 @@ ks = st.just("auto") | st.integers(0, 10)
 
 @settings(max_examples=40)
 @given(
-    wishes=st.dictionaries(
+    requests=st.dictionaries(
         st.sampled_from("abcdef"),
-        st.builds(
-            SpeculationWish, k=ks, tau=st.none() | st.floats(0, 1), category=st.sampled_from(["code", "chat", "poems"])
+        st.tuples(
+            st.builds(SpecParams, k=ks, tau=st.none() | st.floats(0, 1)), st.sampled_from(["code", "math", "creative"])
         ),
         min_size=1,
     ),
@@ -385,20 +380,20 @@ ks = st.just("auto") | st.integers(0, 10)
     ),
 )
 def test_whatever_happens_decisions_and_estimates_stay_within_their_bounds(
-    wishes: Mapping[str, SpeculationWish],
+    requests: Mapping[str, tuple[SpecParams, str]],
     steps: list[tuple[float | None, int, list[int], set[str]]],
 ) -> None:
     controller = DepthController(K_MAX, SETTINGS)
-    for request, wish in wishes.items():
-        controller.add(request, wish)
+    for request, (spec, category) in requests.items():
+        controller.add(request, spec, category)
     drafted: dict[str, int] = {}
     for seconds, prefill, luck, absent in steps:
-        present = [request for request in wishes if request not in absent]
+        present = [request for request in requests if request not in absent]
         decided = controller.decide(present, prefill)
         assert set(decided) == set(present)
         for request, decision in decided.items():
-            allowed: int | Literal["auto"] = wishes[request].k
-            assert 0 <= decision.k <= (K_MAX if allowed == "auto" else min(allowed, K_MAX))
+            k = requests[request][0].k
+            assert 0 <= decision.k <= (min(k, K_MAX) if isinstance(k, int) else K_MAX)
             assert (decision.k == 0) or decision.reason not in (Reason.TAU_STOPPED, Reason.AUTO_OFF, Reason.PLAIN)
         outcomes = {
             request: (drafted.get(request, 0), min(drafted.get(request, 0), luck[index]))
@@ -408,9 +403,9 @@ def test_whatever_happens_decisions_and_estimates_stay_within_their_bounds(
         depth = max((decision.k for decision in decided.values()), default=0)
         controller.observe(StepResult(seconds, tokens, depth, outcomes))
         drafted = {request: decision.k for request, decision in decided.items()}
-        seen = controller.snapshot()
-        assert all(0 < each < 1 for family in seen.families.values() for each in family.acceptance)
-        assert all(isfinite(each) and each > 0 for each in seen.cost.verify_s.values())
-        assert isfinite(seen.cost.draft_s)
-        assert seen.cost.draft_s >= 0
-        assert 0 <= seen.draft_share <= 1
+        categories, step_cost = controller._categories.values(), controller._cost
+        assert all(0 < each < 1 for category in categories for each in category.evidence.acceptance())
+        assert all(isfinite(each) and each > 0 for each in step_cost.at_knot_s)
+        assert isfinite(step_cost.draft_s)
+        assert step_cost.draft_s >= 0
+        assert 0 <= controller._share <= 1

@@ -11,20 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.speculation.convex import Point, convex_fit
 from serve_app.speculation.cost import CostModel, StepTime
-from serve_app.speculation.settings import CostSettings
-from serve_app.speculation.step_cost import StepCost
-from serve_app.speculation.verify_curve import verify_curve
-
-SETTINGS = CostSettings()
+from serve_app.speculation.cost_curve import Point, StepCost, convex_fit, verify_curve
 
 
 def learned(steps: list[StepTime], model: CostModel | None = None) -> tuple[CostModel, StepCost]:
-    model = model or CostModel.new(SETTINGS)
+    model = model or CostModel.new()
     for seen in steps:
-        model = model.after(seen, model.cost(SETTINGS), SETTINGS)
-    return model, model.cost(SETTINGS)
+        model = model.after(seen, model.cost())
+    return model, model.cost()
 
 
 def steps_of(
@@ -92,7 +87,7 @@ def test_a_wide_gap_begins_as_cheap_as_it_may_be() -> None:
 
 
 def test_before_any_step_the_prior_is_used() -> None:
-    cost = CostModel.new(SETTINGS).cost(SETTINGS)
+    cost = CostModel.new().cost()
     assert cost.verify(1) == pytest.approx(0.02)
     assert cost.verify(11) == pytest.approx(0.02 * 1.1)
     assert cost.draft(3, 1) == pytest.approx(3 * 0.002)

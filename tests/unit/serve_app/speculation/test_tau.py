@@ -5,33 +5,31 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.speculation.backoff import Backoff
-from serve_app.speculation.settings import ExplorationSettings, TauSettings
-from serve_app.speculation.tau import TauState
+from serve_app.speculation.exploration import FIRST_INTERVAL_STEPS, MOST_INTERVAL_STEPS, Backoff
+from serve_app.speculation.tau import MIN_TOKENS, TauState
 
 TAU = 0.5
-SETTINGS = TauSettings(memory_tokens=48, min_tokens=16, margin=0.1, probe_tokens=4)
-EXPLORATION = ExplorationSettings(interval_steps=8, max_interval_steps=64)
+ENOUGH = MIN_TOKENS // 4
+"""Steps of 4 draft tokens that are enough evidence."""
 
 
 def new(step: int = 0) -> TauState:
-    return TauState.new(step, EXPLORATION)
+    return TauState.new(step)
 
 
 def after(state: TauState, step: int, *outcomes: tuple[int, int], tau: float = TAU) -> TauState:
     for index, (drafted, accepted) in enumerate(outcomes):
-        state = state.after(tau, drafted, accepted, step + index, SETTINGS)
+        state = state.after(tau, drafted, accepted, step + index)
     return state
 
 
 def stopped(step: int = 3) -> TauState:
-    return after(new(), step - 3, (4, 0), (4, 0), (4, 0), (4, 0))
+    return after(new(), step - ENOUGH + 1, *[(4, 0)] * ENOUGH)
 
 
 def test_a_request_stops_when_its_acceptance_is_under_tau() -> None:
-    # 16 tokens are the minimum of evidence: the fourth step of 4 completes it.
-    assert not after(new(), 0, (4, 1), (4, 1), (4, 1)).stopped
-    assert after(new(), 0, (4, 1), (4, 1), (4, 1), (4, 1)).stopped
+    assert not after(new(), 0, *[(4, 1)] * (ENOUGH - 1)).stopped
+    assert after(new(), 0, *[(4, 1)] * ENOUGH).stopped
 
 
 def test_a_request_at_tau_goes_on() -> None:
@@ -75,19 +73,19 @@ def test_small_probes_are_added_up_to_a_verdict() -> None:
 
 
 def test_at_tau_1_everything_must_be_accepted() -> None:
-    strict = after(new(), 0, (16, 15), tau=1.0)
+    strict = after(new(), 0, (MIN_TOKENS, MIN_TOKENS - 1), tau=1.0)
     assert strict.stopped
     assert after(strict.probed(9), 10, (4, 3), tau=1.0).stopped
     assert not after(strict.probed(9), 10, (4, 4), tau=1.0).stopped
 
 
 def test_a_request_that_resumed_by_luck_waits_longer_after_its_next_stop() -> None:
-    lucky = after(stopped().probed(11), 12, (4, 4), (4, 0), (4, 0), (4, 0), (4, 0))
-    assert (lucky.stopped, lucky.backoff.interval, lucky.backoff.due) == (True, 16, 16 + 16)
+    lucky = after(stopped().probed(11), 12, (4, 4), *[(4, 0)] * ENOUGH)
+    assert (lucky.stopped, lucky.backoff.interval, lucky.backoff.due) == (True, 16, 12 + ENOUGH + 16)
 
 
 def test_a_run_that_proves_itself_ends_the_long_waits() -> None:
-    proved = after(stopped().probed(11), 12, (4, 4), (4, 3), (4, 3), (4, 3), (4, 3))
+    proved = after(stopped().probed(11), 12, (4, 4), *[(4, 3)] * ENOUGH)
     assert (proved.stopped, proved.backoff.interval) == (False, 8)
 
 
@@ -104,18 +102,18 @@ def test_no_outcomes_make_it_flap_faster_than_its_bounds(outcomes: list[tuple[in
         if state.stopped:
             if state.backoff.due > step:
                 continue
-            assert step - probes[-1] >= EXPLORATION.interval_steps
+            assert step - probes[-1] >= FIRST_INTERVAL_STEPS
             probes.append(step)
             state = state.probed(step)
         was = state
-        state = state.after(tau, drafted, accepted, step, SETTINGS)
+        state = state.after(tau, drafted, accepted, step)
         drafted_since += drafted
-        assert state.backoff.interval <= EXPLORATION.max_interval_steps
+        assert state.backoff.interval <= MOST_INTERVAL_STEPS
         if state.stopped != was.stopped:
             if state.stopped:
-                assert drafted_since >= SETTINGS.min_tokens
+                assert drafted_since >= MIN_TOKENS
             else:
-                assert step - since >= EXPLORATION.interval_steps
+                assert step - since >= FIRST_INTERVAL_STEPS
             since, drafted_since = step, 0
 
 
@@ -131,7 +129,7 @@ def test_a_higher_tau_stops_no_later(outcomes: list[tuple[int, int]], one: float
     def stop(tau: float) -> int:
         state = new()
         for step, (drafted, accepted) in enumerate(outcomes):
-            state = state.after(tau, drafted, accepted, step, SETTINGS)
+            state = state.after(tau, drafted, accepted, step)
             if state.stopped:
                 return step
         return len(outcomes)
@@ -151,8 +149,8 @@ def test_intervals_double_up_to_their_bound_and_start_over_after_a_success() -> 
     assert backoff.succeeded(500) == Backoff(first=8, most=40, interval=8, due=508)
 
 
-def test_a_look_that_showed_nothing_is_repeated_after_the_same_interval() -> None:
-    assert Backoff.starting(0, 8, 64).failed(8).looked(30) == Backoff(8, 64, 16, due=46)
+def test_a_probe_without_an_outcome_is_repeated_after_the_same_interval() -> None:
+    assert Backoff.starting(0, 8, 64).failed(8).probed(30) == Backoff(8, 64, 16, due=46)
 
 
 def test_a_bound_below_the_first_interval_is_the_first_interval() -> None:

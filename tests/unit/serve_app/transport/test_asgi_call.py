@@ -22,7 +22,7 @@ def chunk(body: bytes, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-async def test_the_application_gets_the_request_and_its_answer_comes_as_start_and_body() -> None:
+async def test_the_application_gets_the_request_and_its_response_comes_as_start_and_body() -> None:
     async def echo(request: Request) -> JSONResponse:
         return JSONResponse(
             [request.method, request.url.path, request.headers["x-request-id"], (await request.body()).decode()], 201
@@ -38,7 +38,7 @@ async def test_the_application_gets_the_request_and_its_answer_comes_as_start_an
     )
 
 
-async def test_chunks_that_wait_are_joined() -> None:
+async def test_waiting_chunks_are_joined() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(START)
         for piece in (b"a", b"b", b"c"):

@@ -1,4 +1,4 @@
-"""Requests to a tier: sent at once, items over the token channel, cancelled when closed, Serve's word as `ApiError`."""
+"""Requests to a tier: items over the token channel, cancelled when closed, Serve's errors as `ApiError`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 
 from router.observation import TierState
-from serve_app.admission.tier_slots import Admission
+from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.channel import Item, ReplyTo, TokenChannel, send_items
 from serve_app.transport.client import TierClient
-from serve_app.transport.inbox import TICK, Inbox
+from serve_app.transport.stream import TICK, ItemStream
 from tests.support.app_config import FixedPool, app_config
 from tests.support.real_loops import REAL_LOOPS
 from tests.support.requests import generation
@@ -28,7 +28,7 @@ pytestmark = REAL_LOOPS
 
 TIERS = app_config(tiers={"eco": {"max_ongoing_requests": 2, "max_queued_requests": 3}}).tiers
 PATIENCE_S = 20.0
-"""Nothing here takes that long: a test that waits so long has failed."""
+"""A test that waits so long has failed, s."""
 FOR_EVER = Wait(3600)
 LOST = ActorUnavailableError("the node is gone", b"1" * 16)
 CALL_FAILED = RpcError("the call to the replica failed")
@@ -38,7 +38,7 @@ Method = Callable[[ReplyTo], Awaitable[Failure | None]]
 
 
 class Response:
-    """What Serve returns at once: awaited for the method's result; only `cancel` stops the method."""
+    """Serve's response: awaiting it returns the method's result; only `cancel` stops the method."""
 
     def __init__(self, running: Awaitable[Failure | None]) -> None:
         self.task = asyncio.ensure_future(running)
@@ -61,12 +61,12 @@ class Tier:
     """A deployment handle and the replica behind it.
 
     Args:
-        method: what the replica does when it is asked.
+        method: what the replica does when it is called.
     """
 
     def __init__(self, method: Method) -> None:
         self._method = method
-        self.asked: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, object]] = []
         self.response: Response | None = None
         self._name = ""
 
@@ -75,7 +75,7 @@ class Tier:
         return self
 
     def remote(self, argument: object, reply_to: ReplyTo) -> Response:
-        self.asked.append((self._name, argument))
+        self.calls.append((self._name, argument))
         self.response = Response(self._method(reply_to))
         return self.response
 
@@ -92,13 +92,13 @@ class Tier:
 
 
 def sends(*items: Item | Wait | Exception) -> tuple[Tier, Script[Item]]:
-    """A tier whose replica sends that, as `EngineDeployment` does."""
+    """A tier whose replica sends these items, as `EngineDeployment` does."""
     script: Script[Item] = Script(items)
     return Tier(lambda reply_to: send_items(reply_to, script.stream())), script
 
 
 def says(error: BaseException) -> Tier:
-    """A tier that Serve says this about instead of asking a replica."""
+    """A tier for which Serve raises this instead of calling a replica."""
 
     async def method(reply_to: ReplyTo) -> Failure | None:
         raise error
@@ -117,45 +117,45 @@ async def channel() -> AsyncIterator[TokenChannel]:
 def client(channel: TokenChannel, tier: Tier, state: TierState | None = None) -> TierClient:
     handles: dict[Any, Any] = {"eco": tier}
     pool = FixedPool({"eco": state or TierState()})
-    return TierClient(handles, channel, pool, Admission(TIERS, pool, retry_after_s=7))
+    return TierClient(handles, channel, pool, TierSlots(TIERS, pool))
 
 
-async def rest(inbox: Inbox[Any]) -> list[object]:
+async def rest(stream: ItemStream[Any]) -> list[object]:
     items: list[object] = []
-    while (item := await inbox.get(PATIENCE_S)) is not None:
+    while (item := await stream.get(PATIENCE_S)) is not None:
         items.append(item)
     return items
 
 
-async def error_of(inbox: Inbox[Any]) -> ApiError:
+async def error_of(stream: ItemStream[Any]) -> ApiError:
     with pytest.raises(ApiError) as error:
-        await inbox.get(PATIENCE_S)
+        await stream.get(PATIENCE_S)
     return error.value
 
 
-async def test_a_request_for_generation_gets_the_replicas_items_as_they_are(channel: TokenChannel) -> None:
+async def test_generate_returns_the_replicas_items_unchanged(channel: TokenChannel) -> None:
     tier, script = sends(ADMITTED, b"one", b"two")
     request = generation()
     assert await rest(client(channel, tier).generate("eco", request)) == [ADMITTED, b"one", b"two"]
-    assert tier.asked == [("generate", request)]
+    assert tier.calls == [("generate", request)]
     assert script.closed
 
 
-async def test_a_request_for_openai_gets_the_replicas_items_as_they_are(channel: TokenChannel) -> None:
+async def test_openai_returns_the_replicas_items_unchanged(channel: TokenChannel) -> None:
     start = ResponseStart(200, [(b"content-type", b"application/json")])
     tier, script = sends(start, b"{}")
     assert await rest(client(channel, tier).openai("eco", CALL, 1)) == [start, b"{}"]
-    assert tier.asked == [("openai", CALL)]
+    assert tier.calls == [("openai", CALL)]
     assert script.closed
 
 
-async def test_a_request_is_sent_before_its_inbox_is_read(channel: TokenChannel) -> None:
+async def test_a_request_is_sent_before_its_stream_is_read(channel: TokenChannel) -> None:
     tier, script = sends(b"one")
-    inbox = client(channel, tier).generate("eco", generation())
-    assert len(tier.asked) == 1
+    stream = client(channel, tier).generate("eco", generation())
+    assert len(tier.calls) == 1
     await tier.ended()
     assert script.taken == [b"one"]
-    assert await rest(inbox) == [b"one"]
+    assert await rest(stream) == [b"one"]
 
 
 async def test_two_requests_get_their_own_items(channel: TokenChannel) -> None:
@@ -172,35 +172,35 @@ async def test_two_requests_get_their_own_items(channel: TokenChannel) -> None:
 
 async def test_closing_midway_cancels_in_the_replica(channel: TokenChannel) -> None:
     tier, script = sends(b"one", FOR_EVER)
-    inbox = client(channel, tier).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
     assert (tier.cancelled, script.closed) == (0, False)
-    await inbox.aclose()
+    await stream.aclose()
     await tier.ended()
     assert (tier.cancelled, script.closed) == (1, True)
-    assert await inbox.get(PATIENCE_S) is None
+    assert await stream.get(PATIENCE_S) is None
 
 
 async def test_closing_twice_cancels_once(channel: TokenChannel) -> None:
     tier, _ = sends(b"one", FOR_EVER)
-    inbox = client(channel, tier).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
-    await inbox.aclose()
-    await inbox.aclose()
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
+    await stream.aclose()
+    await stream.aclose()
     await tier.ended()
-    await inbox.aclose()
+    await stream.aclose()
     assert tier.cancelled == 1
 
 
 async def test_closing_at_once_cancels_too(channel: TokenChannel) -> None:
-    # Before anything that watches the request has begun to run.
+    # Before the task that waits for the result has begun to run.
     tier, script = sends(b"one")
-    inbox = client(channel, tier).generate("eco", generation())
-    await inbox.aclose()
+    stream = client(channel, tier).generate("eco", generation())
+    await stream.aclose()
     await tier.ended()
     assert tier.cancelled == 1
     assert script.taken == []
-    assert await inbox.get(PATIENCE_S) is None
+    assert await stream.get(PATIENCE_S) is None
 
 
 async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChannel) -> None:
@@ -209,21 +209,21 @@ async def test_closing_while_the_request_is_queued_cancels_it(channel: TokenChan
         return None
 
     tier = Tier(queued)
-    inbox = client(channel, tier).generate("eco", generation())
-    assert await inbox.get(0.01) is TICK
-    await inbox.aclose()
-    assert await inbox.get(PATIENCE_S) is None
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(0.01) is TICK
+    await stream.aclose()
+    assert await stream.get(PATIENCE_S) is None
     await tier.ended()
     assert tier.cancelled == 1
 
 
-async def test_a_full_queue_is_a_503_that_tells_when_to_try_again(channel: TokenChannel) -> None:
+async def test_back_pressure_of_serve_is_a_503(channel: TokenChannel) -> None:
     error = await error_of(client(channel, says(BackPressureError(64, 64))).generate("eco", generation()))
     assert error.message == "tier eco has too many requests waiting"
-    assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
+    assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
 
 
-async def test_a_tier_that_failed_to_deploy_is_told_with_its_reasons(channel: TokenChannel) -> None:
+async def test_a_tier_that_failed_to_deploy_is_a_503_with_its_reasons(channel: TokenChannel) -> None:
     state = TierState(failed=True, reason="step small-ngram failed: no memory")
     tier = says(DeploymentUnavailableError("eco"))
     error = await error_of(client(channel, tier, state).generate("eco", generation()))
@@ -233,8 +233,8 @@ async def test_a_tier_that_failed_to_deploy_is_told_with_its_reasons(channel: To
 
 @pytest.mark.parametrize("notice", [LOST, CALL_FAILED, asyncio.CancelledError()], ids=["Ray", "gRPC", "cancelled"])
 async def test_a_node_that_dies_midway_is_a_retryable_error(channel: TokenChannel, notice: BaseException) -> None:
-    # Its connection says nothing: Serve is the one who notices. Its gRPC client gives up by cancelling when the channel
-    # to a replica is closed, though nobody has cancelled anything here.
+    # The connection stays silent, and only Serve notices. Its gRPC client cancels the call when its channel to a
+    # replica is closed, although nothing is cancelled here.
     noticed = asyncio.Event()
     script: Script[Item] = Script([b"one", FOR_EVER])
     connections = []
@@ -244,18 +244,18 @@ async def test_a_node_that_dies_midway_is_a_retryable_error(channel: TokenChanne
         await noticed.wait()
         raise notice
 
-    inbox = client(channel, Tier(dying)).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
+    stream = client(channel, Tier(dying)).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
     noticed.set()
-    error = await error_of(inbox)
+    error = await error_of(stream)
     assert error.message == "the replica of tier eco went away"
     assert (error.code, error.status, error.retryable) == ("replica_lost", 503, True)
-    await inbox.aclose()
+    await stream.aclose()
     connections[0].cancel()
 
 
 async def test_a_process_that_dies_midway_is_a_retryable_error(channel: TokenChannel) -> None:
-    # Its connection ends, and Serve notices too: whoever is first.
+    # Its connection ends, and Serve notices too; either may be first.
     killed = asyncio.Event()
 
     async def dying(reply_to: ReplyTo) -> Failure | None:
@@ -265,15 +265,15 @@ async def test_a_process_that_dies_midway_is_a_retryable_error(channel: TokenCha
         writer.close()
         raise LOST
 
-    inbox = client(channel, Tier(dying)).generate("eco", generation())
-    assert await inbox.get(PATIENCE_S) == b"one"
+    stream = client(channel, Tier(dying)).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == b"one"
     killed.set()
     for _ in range(2):
-        error = await error_of(inbox)
+        error = await error_of(stream)
         assert (error.code, error.status, error.retryable) == ("replica_lost", 503, True)
 
 
-async def test_a_replica_that_cannot_connect_says_so_through_serve(channel: TokenChannel) -> None:
+async def test_a_replica_that_cannot_connect_reports_it_through_serve(channel: TokenChannel) -> None:
     async def unconnected(reply_to: ReplyTo) -> Failure | None:
         return Failure("channel_failed", "cannot connect to 10.0.0.1:4000", 502, True)
 
@@ -282,55 +282,58 @@ async def test_a_replica_that_cannot_connect_says_so_through_serve(channel: Toke
     assert (error.status, error.retryable) == (502, True)
 
 
-async def test_what_nobody_expected_of_serve_is_raised_as_it_is(channel: TokenChannel) -> None:
-    inbox = client(channel, says(TypeError("cannot pickle that"))).generate("eco", generation())
+async def test_an_unexpected_error_is_raised_unchanged(channel: TokenChannel) -> None:
+    stream = client(channel, says(TypeError("cannot pickle that"))).generate("eco", generation())
     with pytest.raises(TypeError, match="cannot pickle that"):
-        await inbox.get(PATIENCE_S)
+        await stream.get(PATIENCE_S)
 
 
-async def test_serves_result_does_not_overtake_items_on_their_way(channel: TokenChannel) -> None:
+async def test_serves_result_does_not_overtake_items(channel: TokenChannel) -> None:
     tier, _ = sends(*[b"x" * 10_000] * 200)
-    inbox = client(channel, tier).generate("eco", generation())
+    stream = client(channel, tier).generate("eco", generation())
     await tier.ended()
-    assert await rest(inbox) == [b"x" * 10_000] * 200
+    assert await rest(stream) == [b"x" * 10_000] * 200
 
 
-async def test_a_failure_of_the_engine_is_an_item_like_others(channel: TokenChannel) -> None:
-    failure = Failure("engine_failed", "out of memory", 500, True)
-    tier, _ = sends(ADMITTED, failure)
-    assert await rest(client(channel, tier).generate("eco", generation())) == [ADMITTED, failure]
+async def test_a_failure_of_the_engine_ends_the_stream_with_that_error(channel: TokenChannel) -> None:
+    tier, _ = sends(ADMITTED, Failure("engine_failed", "out of memory", 500, True))
+    stream = client(channel, tier).generate("eco", generation())
+    assert await stream.get(PATIENCE_S) == ADMITTED
+    error = await error_of(stream)
+    assert (error.code, error.message, error.status) == ("engine_failed", "out of memory", 500)
+    assert error.retryable
 
 
-async def test_exactly_as_many_are_sent_as_the_tier_has_room_for(channel: TokenChannel) -> None:
-    # Two replicas of two places, and three that may wait.
+async def test_a_tier_gets_exactly_as_many_requests_as_it_has_slots(channel: TokenChannel) -> None:
+    # Two replicas with two slots each, and three in the queue.
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
-    inboxes = [tiers.generate("eco", generation()) for _ in range(50)]
+    streams = [tiers.generate("eco", generation()) for _ in range(50)]
 
-    assert len(tier.asked) == 7
-    for full in inboxes[7:]:
+    assert len(tier.calls) == 7
+    for full in streams[7:]:
         error = await error_of(full)
-        assert (error.status, error.code, error.retryable, error.retry_after_s) == (503, "overloaded", True, 7)
-    for inbox in inboxes:
-        await inbox.aclose()
+        assert (error.status, error.code, error.retryable) == (503, "overloaded", True)
+    for stream in streams:
+        await stream.aclose()
 
 
-async def test_a_request_of_many_sequences_takes_as_many_places(channel: TokenChannel) -> None:
+async def test_a_request_with_many_sequences_takes_as_many_slots(channel: TokenChannel) -> None:
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
     first = tiers.openai("eco", CALL, 5)
     full, second = tiers.openai("eco", CALL, 3), tiers.openai("eco", CALL, 2)
     assert (await error_of(full)).code == "overloaded"
-    assert len(tier.asked) == 2
+    assert len(tier.calls) == 2
     await first.aclose()
     third = tiers.openai("eco", CALL, 5)
-    assert len(tier.asked) == 3
-    for inbox in (second, third):
-        await inbox.aclose()
+    assert len(tier.calls) == 3
+    for stream in (second, third):
+        await stream.aclose()
 
 
 @pytest.mark.parametrize("way", ["whole", "failed", "lost", "left"])
-async def test_a_place_is_free_again_however_the_request_ends(channel: TokenChannel, way: str) -> None:
+async def test_a_slot_is_free_again_whatever_ends_the_request(channel: TokenChannel, way: str) -> None:
     tier = {
         "whole": sends(ADMITTED)[0],
         "failed": says(BackPressureError(1, 1)),
@@ -339,22 +342,22 @@ async def test_a_place_is_free_again_however_the_request_ends(channel: TokenChan
     }[way]
     tiers = client(channel, tier)
     for _ in range(5):
-        inbox: Inbox[Any] = tiers.openai("eco", CALL, 3)
+        stream: ItemStream[Any] = tiers.openai("eco", CALL, 3)
         if way == "whole":
-            assert await rest(inbox) == [ADMITTED]
+            assert await rest(stream) == [ADMITTED]
         elif way == "left":
-            assert await inbox.get(PATIENCE_S) == ADMITTED
+            assert await stream.get(PATIENCE_S) == ADMITTED
         else:
-            await error_of(inbox)
-        await inbox.aclose()
-        await inbox.aclose()
-    assert len(tier.asked) == 5
+            await error_of(stream)
+        await stream.aclose()
+        await stream.aclose()
+    assert len(tier.calls) == 5
 
 
-async def test_an_idle_tier_takes_a_request_that_is_larger_than_its_room(channel: TokenChannel) -> None:
+async def test_an_idle_tier_accepts_a_request_that_needs_more_slots_than_it_has(channel: TokenChannel) -> None:
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier)
     large = tiers.openai("eco", CALL, 60)
-    assert len(tier.asked) == 1
+    assert len(tier.calls) == 1
     assert (await error_of(tiers.openai("eco", CALL, 1))).code == "overloaded"
     await large.aclose()

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from cluster.weights.early_exit.calibration import Calibration
 from cluster.weights.early_exit.checkpoint import Target
-from cluster.weights.early_exit.report import Calibration
-from cluster.weights.folder import complete_manifest
 from cluster.weights.manifest import Manifest, describe_files, write_manifest
 
 TARGET = "tiny"
@@ -24,7 +23,7 @@ CHAT_TEMPLATE = (
 
 
 def write_target(models: Path, key: str = TARGET, *, seed: int = 0, **config: Any) -> Target:
-    """Put a whole model into the models folder: 32 wide, 100 tokens, one token a character."""
+    """Write a complete model into the models folder: width 32, 100 tokens, one token per character."""
     path = models / key
     model(seed, **config).save_pretrained(path, max_shard_size=config.pop("shard", "5GB"))
     tokenizer(path)
@@ -33,10 +32,8 @@ def write_target(models: Path, key: str = TARGET, *, seed: int = 0, **config: An
 
 def signed(path: Path) -> Target:
     """The model with the manifest that a seed would have written for what is in the folder now."""
-    files = describe_files(path, (file.name for file in path.iterdir() if file.name != "weights-manifest.json"))
-    write_manifest(path, Manifest(source="hub", repo=REPO, revision="main", commit="c" * 40, files=files))
-    manifest = complete_manifest(path)
-    assert manifest is not None
+    manifest = Manifest(source="hub", repo=REPO, revision="main", commit="c" * 40, files=describe_files(path))
+    write_manifest(path, manifest)
     return Target.of(path, manifest)
 
 
@@ -80,6 +77,14 @@ def tokenizer(path: Path) -> None:
     characters.save(str(path / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}
     (path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Keep torch from waiting for a second core, which these tiny matrices do not need and other processes use."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cluster.weights import WeightsError
-from cluster.weights.early_exit.answers import own_answers
+from cluster.weights.early_exit.calibration import Calibration, calibration_prompts, own_answers
 from cluster.weights.early_exit.checkpoint import Target
-from cluster.weights.early_exit.draft import make_draft
+from cluster.weights.early_exit.draft import REPORT_NAME, DraftReport, make_draft
 from cluster.weights.early_exit.fit import fit_projection
-from cluster.weights.early_exit.prompts import calibration_prompts
-from cluster.weights.early_exit.report import REPORT_NAME, Calibration, DraftReport
 from tests.unit.cluster.weights.early_exit.conftest import FEW, LAYERS, signed, write_target
 
 
@@ -132,16 +130,18 @@ def test_a_number_of_layers_that_the_target_does_not_have_is_refused(target: Tar
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "tiny is a GPT2LMHeadModel: .* can be made of LlamaForCausalLM"),
-        ({"architectures": None}, "tiny is a model of no architecture: .* can be made of LlamaForCausalLM"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "tiny is a GPT2LMHeadModel: .* can be made from LlamaForCausalLM"),
+        ({"architectures": None}, "tiny is a model of no architecture: .* can be made from LlamaForCausalLM"),
         ({"quantization_config": {"quant_method": "awq"}}, "tiny is quantized"),
     ],
 )
-def test_a_target_that_no_draft_can_be_made_of_is_refused(target: Target, change: dict[str, Any], said: str) -> None:
+def test_a_target_that_no_draft_can_be_made_from_is_refused(
+    target: Target, change: dict[str, Any], message: str
+) -> None:
     (target.path / "config.json").write_text(json.dumps(target.config | change), encoding="utf-8")
-    with pytest.raises(WeightsError, match=said):
+    with pytest.raises(WeightsError, match=message):
         signed(target.path)
 
 

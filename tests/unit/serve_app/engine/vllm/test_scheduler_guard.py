@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.seldom_log import SeldomLog
+from cluster.rate_limited_log import RateLimitedLog
+from router.spec_params import SpecParams
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.wish import SpeculationWish
 
 K_MAX = 8
-FIXED = SpeculationWish(k=5)
+FIXED = SpecParams(k=5), "code"
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
 
 
 def guard() -> DepthGuard:
-    return DepthGuard(K_MAX, SpeculationSettings(), SeldomLog(logging.getLogger("test"), 60.0, Clock()))
+    return DepthGuard(K_MAX, SpeculationSettings(), RateLimitedLog(logging.getLogger("test"), 60.0, Clock()))
 
 
 def depths(guard: DepthGuard, *requests: str) -> dict[str, int]:
@@ -45,7 +45,7 @@ def test_a_request_that_was_never_added_gets_no_drafts_and_takes_none_from_the_o
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     guarded = guard()
-    guarded.add("a", FIXED)
+    guarded.add("a", *FIXED, seeded=False)
     assert depths(guarded, "a", "nobody") == {"a": 5, "nobody": 0}
     assert depths(guarded, "nobody") == {"nobody": 0}
     assert warnings(caplog) == ["requests that the speculation controller does not know get no drafts: nobody"]
@@ -71,10 +71,10 @@ def test_counts_that_cannot_be_are_taken_as_the_nearest_that_can(
 def fails_once(method: str) -> Callable[..., Any]:
     original, calls = getattr(DepthController, method), count()
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
         if next(calls) == 0:
             raise ZeroDivisionError("a fault of the controller")
-        return original(*args)
+        return original(*args, **options)
 
     return call
 
@@ -84,16 +84,15 @@ def test_a_fault_of_the_controller_costs_what_it_learned_and_nobody_its_answer(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     guarded = guard()
-    guarded.add("a", FIXED)
+    guarded.add("a", *FIXED, seeded=False)
     monkeypatch.setattr(DepthController, method, fails_once(method))
-    guarded.add("b", FIXED)
-    guarded.add("c", FIXED)
+    guarded.add("b", *FIXED, seeded=False)
+    guarded.add("c", *FIXED, seeded=False)
     guarded.remove("c")
     first = depths(guarded, "a", "b")
     guarded.observe(StepResult(0.01, 2, 0, {"a": (0, 0)}))
     assert first == ({"a": 0, "b": 0} if method == "decide" else {"a": 5, "b": 5})
     assert depths(guarded, "a", "b") == {"a": 5, "b": 5}
-    assert guarded.snapshot().requests == 2
     assert warnings(caplog) == [
         "the speculation controller failed and begins anew: ZeroDivisionError: a fault of the controller"
     ]
@@ -101,7 +100,7 @@ def test_a_fault_of_the_controller_costs_what_it_learned_and_nobody_its_answer(
 
 def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = guard()
-    guarded.add("a", FIXED)
+    guarded.add("a", *FIXED, seeded=False)
 
     def always(*_: object) -> None:
         raise IndexError
@@ -112,16 +111,16 @@ def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pyt
 
 def test_after_beginning_anew_requests_that_have_ended_are_not_there_again() -> None:
     guarded = guard()
-    guarded.add("a", FIXED)
-    guarded.add("b", FIXED)
+    guarded.add("a", *FIXED, seeded=False)
+    guarded.add("b", *FIXED, seeded=False)
     guarded.remove("a")
     guarded.begin_anew()
-    assert guarded.snapshot().requests == 1
+    assert guarded._controller.decide(["a", "b"], 0).keys() == {"b"}
 
 
 def test_what_repeats_is_told_once_in_a_while_with_how_often(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    log = SeldomLog(logging.getLogger("test"), 60.0, clock)
+    log = RateLimitedLog(logging.getLogger("test"), 60.0, clock)
     for clock.now_s in (0.0, 1.0, 59.0, 61.0, 62.0):
         log.warning("odd", "at %.0f s", clock.now_s)
     log.warning("other", "of another kind")
@@ -150,13 +149,13 @@ def test_no_odd_step_makes_the_controller_fail_and_each_request_gets_depths_in_b
     logger = logging.getLogger("test.odd")
     faults: list[str] = []
 
-    class Noting(SeldomLog):
+    class Noting(RateLimitedLog):
         def warning(self, kind: str, message: str, *args: object, error: BaseException | None = None) -> None:
             faults.append(kind)
 
     guarded = DepthGuard(K_MAX, SpeculationSettings(), Noting(logger))
-    guarded.add("a", SpeculationWish(tau=0.5))
-    guarded.add("b", FIXED)
+    guarded.add("a", SpecParams(tau=0.5), "code", seeded=False)
+    guarded.add("b", *FIXED, seeded=False)
     for seconds, tokens, depth, requests, decoding, leaving in steps:
         decided = guarded.decide(decoding, tokens)
         assert set(decided) == set(decoding)

@@ -1,0 +1,82 @@
+"""Read a profile, shipped here or given as a path, and merge overrides over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from router.errors import ConfigError
+from router.registry import Profile
+
+_HERE = Path(__file__).parent
+ProfileT = TypeVar("ProfileT", bound=Profile)
+
+
+def shipped_profiles() -> list[str]:
+    """Return the names of the profiles that come with the application."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """Return the profile of that name (`local`, `gpu`) or at that path (`*.yaml`).
+
+    Raises:
+        ConfigError: there is no such profile, it is not YAML, or the registry does not allow a value.
+    """
+    return validate_profile(Profile, read_profile(name), where=f"profile {name}")
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """Return the raw mapping of a profile, not validated.
+
+    Raises:
+        ConfigError: there is no such profile, or it is not a YAML mapping.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _HERE / f"{name}.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"profile: got {name!r}, allowed are auto, {', '.join(shipped_profiles())} or a path to a .yaml"
+        )
+    return read_yaml(path)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or holds something else.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: got {type(raw).__name__}, must be a mapping")
+    return raw
+
+
+def validate_profile(kind: type[ProfileT], raw: Mapping[str, Any], where: str) -> ProfileT:
+    """Return the mapping as a `Profile` or a subclass.
+
+    Raises:
+        ConfigError: it is not valid; the message has one sentence per problem.
+    """
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError.of(error, kind, where) from error
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `over` merged over it: mappings key by key, anything else (lists too) replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,62 @@
+"""The open requests of one ingress replica: counted, limited, and refused while the application drains."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve_app.admission.headers import request_id
+from serve_app.api.errors import ApiError, error_response, overloaded
+
+SPARE_REQUESTS: Final = 64
+"""Requests that Serve lets into an ingress replica beyond the limit, so that health is answered under any load."""
+_READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+_ALWAYS_OPEN: Final = "/healthz"
+"""The process serves until its end. `/readyz` is refused during a drain, so load balancers go elsewhere."""
+
+
+class OpenRequests:
+    """Counts each request from its first byte to its last. Requests that only read are not counted and have no limit.
+
+    Args:
+        limit: requests that may be open at a time; more get a 503.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.count = 0
+        self.draining = False
+        """True: refuse every new request but `/healthz`."""
+        self._limit = limit
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Return the application with the count and the limit around it."""
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or _path(scope) == _ALWAYS_OPEN:
+                await app(scope, receive, send)
+            elif (error := self._refusal(scope["method"])) is not None:
+                await error_response(error, request_id(scope["headers"]))(scope, receive, send)
+            elif scope["method"] in _READING:
+                await app(scope, receive, send)
+            else:
+                self.count += 1
+                try:
+                    await app(scope, receive, send)
+                finally:
+                    self.count -= 1
+
+        return counted
+
+    def _refusal(self, method: str) -> ApiError | None:
+        if self.draining:
+            message = "the server is stopping and accepts no new requests"
+            return ApiError("stopping", message, status=503, retryable=True)
+        if method not in _READING and self.count >= self._limit:
+            return overloaded(f"this ingress replica has {self._limit} open requests, its limit")
+        return None
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

@@ -1,0 +1,163 @@
+"""The SSE events of `/api/inference` (design contract) as bytes, and the data of `config`, `status` and `metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import orjson
+
+from router.observation import TierState
+from router.plan import Plan, TraceStep
+from router.registry import Profile
+from serve_app.engine.interface import Finished, Token
+from sustainability.factors import Factors
+from sustainability.footprint import baseline_seconds, footprint
+from sustainability.savings import savings
+
+PING: Final = b": ping\n\n"
+PING_EVERY_S: Final = 0.4
+"""Interval of pings on a silent stream, s. A proxy notices by a failed write that its client has left: two pings later
+the engine is free, within the second that is allowed for it."""
+STATUS_EVERY_S: Final = 2.0
+"""Interval of `status` events before the first token, s; the contract allows 5 s."""
+
+
+def event(kind: str, data: Mapping[str, Any]) -> bytes:
+    """Return one event: `data: {"type": kind, "data": data}` and a blank line."""
+    return b"data: " + orjson.dumps({"type": kind, "data": data}) + b"\n\n"
+
+
+def token_events(tokens: Sequence[Token]) -> bytes:
+    """Return one `token` event per token, as bytes to write at once."""
+    return b"".join(
+        event(
+            "token",
+            {"text": text, "token_id": token_id, "logprob": logprob, "spec_accepted": accepted},
+        )
+        for text, token_id, logprob, accepted in tokens
+    )
+
+
+def trace_event(step: TraceStep) -> bytes:
+    """Return the event of a trace step."""
+    return event("trace", {"step": step.step, "result": step.result, "duration_ms": round(step.duration_ms, 4)})
+
+
+def reasoning_event(plan: Plan, text: str | None, source: Literal["claude", "agent"]) -> bytes:
+    """Return why this plan was made: the source's text, or the router's own if the source gave none."""
+    if text is None:
+        return event("reasoning", {"text": plan.explain(), "source": "heuristic"})
+    return event("reasoning", {"text": text, "source": source})
+
+
+def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> dict[str, Any]:
+    """Return the data of the `config` event: what was decided before anything runs."""
+    speculation = plan.entry.speculation
+    return {
+        "request_id": request_id,
+        "mode": plan.mode,
+        "power": plan.power,
+        "speed": plan.speed,
+        "tier": plan.tier,
+        "gpu": profile.tiers[plan.tier].gpu or "cpu",
+        "engine": "stub" if stub else "vllm",
+        "target_model": plan.entry.target,
+        "draft_model": speculation.draft if speculation else None,
+        "fallback_step": plan.entry.name,
+        "spec_decoding": {
+            "enabled": plan.spec.enabled,
+            "method": plan.spec_method,
+            "K": plan.spec.most_drafts(speculation),
+            "k_mode": plan.spec.k_mode,
+            "tau": plan.spec.tau,
+            "reason": plan.no_drafts_reason,
+        },
+        "sampling": {
+            "max_tokens": plan.sampling.max_tokens,
+            "temperature": plan.sampling.temperature,
+            "top_p": plan.sampling.top_p,
+        },
+        "warm": plan.warm,
+        "cold_start_s": plan.cold_start_s,
+    }
+
+
+def status_data(state: TierState, waited_s: float, queued: bool) -> dict[str, Any]:
+    """Return the data of a `status` event.
+
+    Args:
+        state: of the tier.
+        waited_s: time since the request arrived, s.
+        queued: whether the request only waits for its turn, not for a replica.
+    """
+    if queued:
+        name, estimate_s = "queued", state.queue_wait_ms / 1000
+    else:
+        name = "loading" if state.starting else "provisioning"
+        estimate_s = max(0.0, state.cold_start_s - waited_s)
+    return {"state": name, "waited_s": round(waited_s, 3), "estimate_s": round(estimate_s, 3), "reason": state.reason}
+
+
+def metrics_data(
+    plan: Plan,
+    profile: Profile,
+    factors: Factors,
+    finished: Finished,
+    *,
+    arrived_s: float,
+    admitted_s: float,
+    first_token_s: float | None,
+    ended_s: float,
+) -> dict[str, Any]:
+    """Return the data of the `metrics` event.
+
+    `tokens_per_sec` is completion tokens over the time on the engine (prefill included, its queue excluded). Energy and
+    cost are those of the whole replica over the same time.
+
+    Args:
+        plan: what was decided.
+        profile: price and watts of the tier, and the savings baseline.
+        factors: water and CO2 per energy.
+        finished: the engine's own counts.
+        arrived_s: clock when the request arrived, s.
+        admitted_s: clock when the engine admitted it, s.
+        first_token_s: clock when its first token came, s; None if there was none.
+        ended_s: clock when its last token came, s.
+    """
+    tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
+    busy_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
+    used = footprint(tier.active_watts, tier.price_usd_per_hour, busy_s, factors)
+    baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens)
+    saved = savings(used, footprint(baseline.active_watts, baseline.price_usd_per_hour, baseline_s, factors))
+    ttft_s = (ended_s if first_token_s is None else first_token_s) - arrived_s
+    return {
+        "ttft_ms": round(ttft_s * 1000, 3),
+        "queue_ms": round((admitted_s - arrived_s) * 1000 + finished.queue_ms, 3),
+        "total_ms": round((ended_s - arrived_s) * 1000, 3),
+        "tokens_per_sec": round(finished.completion_tokens / busy_s, 3) if busy_s > 0 else 0.0,
+        "prompt_tokens": finished.prompt_tokens,
+        "completion_tokens": finished.completion_tokens,
+        "finish_reason": finished.finish_reason,
+        "spec": {
+            "method": plan.spec_method,
+            "steps": spec.steps,
+            "draft_tokens": spec.draft_tokens,
+            "accepted_tokens": spec.accepted_tokens,
+            "acceptance_rate": spec.accepted_tokens / spec.draft_tokens if spec.draft_tokens else None,
+            "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
+            "steps_by_reason": spec.reasons,
+            "stopped_by_tau": spec.stopped_by_tau,
+        },
+        "energy": {"wh": used.energy_wh, "source": "modelled"},
+        "water_l": used.water_l,
+        "co2_g": used.co2_g,
+        "cost_usd": used.cost_usd,
+        "savings": {
+            "wh": saved.wh,
+            "water_l": saved.water_l,
+            "co2_g": saved.co2_g,
+            "cost_usd": saved.cost_usd,
+            "percent": saved.percent,
+        },
+    }

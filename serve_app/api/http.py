@@ -1,0 +1,67 @@
+"""The HTTP around the ingress's handlers: request ids, errors in one form, and cross-origin requests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serve_app.admission.headers import request_id
+from serve_app.api.errors import ApiError, error_response, internal_error
+
+Handler = Callable[[Request, str], Awaitable[Response]]
+"""Takes a request and its id."""
+
+
+def route(path: str, handler: Handler, *methods: str) -> Route:
+    """Return a route whose `ApiError`s become responses."""
+
+    async def endpoint(request: Request) -> Response:
+        name = request_id(request.scope["headers"])
+        try:
+            return await handler(request, name)
+        except ApiError as error:
+            return error_response(error, name)
+        except ClientDisconnect:
+            # In the middle of its body. Nobody reads this response; 499 is what proxies log.
+            return Response(status_code=499)
+
+    return Route(path, endpoint, methods=methods)
+
+
+def cors(origins: Sequence[str]) -> list[Middleware]:
+    """Return the middleware that lets web pages of these origins use the API; without origins, none."""
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+            expose_headers=["retry-after", "x-power-lever-tier", "x-request-id"],
+        )
+    ]
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Give Starlette's own errors (no such route, wrong method) the form of all others."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    response = error_response(ApiError(code, message, status=error.status_code), request_id(request.scope["headers"]))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """Answer for a fault in the ingress. Starlette raises it again, into the log."""
+    return error_response(internal_error(), request_id(request.scope["headers"]))
+
+
+EXCEPTION_HANDLERS = {HTTPException: _http_error, Exception: _unexpected}

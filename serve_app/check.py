@@ -1,0 +1,45 @@
+"""`power-lever check FILE...`: check config files before Ray starts anything."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cluster.profiles.reading import read_yaml
+from router.errors import ConfigError
+from serve_app.config import load_config
+
+IMPORT_PATH: Final = "serve_app.app:build"
+"""How a config file names our application."""
+
+
+def check(path: Path) -> list[str]:
+    """Return one line for each of our applications in the file: its name and profile.
+
+    Raises:
+        ConfigError: the file or the args of an application are wrong.
+    """
+    lines = []
+    for application in read_yaml(path).get("applications", []):
+        if application.get("import_path") == IMPORT_PATH:
+            # With `auto` the cluster decides later, so the args must fit both profiles.
+            given = (application.get("args") or {}).get("profile", "auto")
+            for profile in ("local", "gpu") if given == "auto" else (given,):
+                args = {**(application.get("args") or {}), "profile": profile}
+                load_config(args, os.environ, choose_profile=lambda: ("local", ""))
+                lines.append(f"{path}: {application.get('name')}: valid with profile {profile}")
+    if not lines:
+        raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(prog="power-lever check", description="Check config files.")
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    for path in parser.parse_args(arguments).files:
+        print("\n".join(check(path)))
+    return 0

@@ -1,0 +1,201 @@
+"""Serve's status and the replicas' reports become one observation."""
+
+from __future__ import annotations
+
+import pytest
+from ray.serve._private.common import DeploymentStatus
+
+from cluster.pool.messages import ReplicaReport
+from cluster.pool.observe import TierDeployment, observe, tier_deployment
+from router.observation import ClusterGpus, GpuSupply, TierState
+from tests.unit.cluster.pool.reports import loading, overview, running
+from tests.unit.router.profiles import small_profile
+
+FAILURES = (("small-ngram", "no memory"),)
+
+
+def eco(deployment: TierDeployment | None, *reports: ReplicaReport, measured_s: float | None = None) -> TierState:
+    """The eco tier as observed."""
+    deployments = {} if deployment is None else {"eco": deployment}
+    cold_starts = {} if measured_s is None else {"eco": measured_s}
+    return observe(small_profile(), deployments, reports, cold_starts).tier("eco")  # type: ignore[arg-type]
+
+
+def test_every_tier_of_the_profile_is_observed_before_anything_is_known() -> None:
+    observation = observe(small_profile(), {}, [], {})
+    assert set(observation.tiers) == {"eco", "balanced", "performance", "ultra"}
+    assert not any(state.warm for state in observation.tiers.values())
+
+
+def test_an_idle_tier_is_scaled_to_zero_and_says_so() -> None:
+    state = eco(TierDeployment())
+    assert (state.running, state.starting, state.pending, state.failed) == (0, 0, 0, False)
+    assert state.reason == "scaled to zero"
+
+
+def test_a_running_replica_makes_a_tier_warm_and_shows_its_entry_and_load() -> None:
+    state = eco(TierDeployment(running=2), running(busy=3, waiting=1), running(replica="b", busy=4))
+    assert state.warm
+    assert (state.running, state.active_entry, state.reason) == (2, "small-ngram", None)
+    assert (state.engine_running, state.engine_waiting) == (7, 1)
+
+
+def test_a_replica_that_has_not_spoken_is_pending_and_one_that_loads_is_starting() -> None:
+    state = eco(TierDeployment(starting=3), loading())
+    assert (state.starting, state.pending) == (1, 2)
+    assert not state.warm
+    assert state.reason == "loading entry small-ngram"
+
+
+def test_a_wanted_replica_without_a_place_is_told() -> None:
+    state = eco(TierDeployment(starting=1))
+    assert (state.starting, state.pending) == (0, 1)
+    assert state.reason == "waiting for a replica to be placed"
+
+
+def test_more_reports_of_loading_than_serve_knows_of_do_not_make_pending_negative() -> None:
+    state = eco(TierDeployment(starting=1), loading(), loading(replica="b"))
+    assert (state.starting, state.pending) == (1, 0)
+
+
+def test_steps_that_failed_are_told_while_the_next_one_loads() -> None:
+    state = eco(TierDeployment(starting=1), loading("small-alone", FAILURES))
+    assert state.entry_failures == FAILURES
+    assert state.reason == "entry small-ngram failed: no memory; loading entry small-alone"
+
+
+def test_a_tier_that_fell_back_keeps_the_reason_while_it_runs() -> None:
+    fallen = ReplicaReport("eco", "a", "running", "small-alone", FAILURES)
+    state = eco(TierDeployment(running=1), fallen)
+    assert (state.active_entry, state.entry_failures) == ("small-alone", FAILURES)
+    assert state.reason == "entry small-ngram failed: no memory"
+
+
+def test_a_tier_of_which_no_step_works_is_failed_with_all_the_reasons() -> None:
+    failures = (*FAILURES, ("small-alone", "weights missing"))
+    state = eco(TierDeployment(failed=True, message="3 retries"), ReplicaReport("eco", "a", "failed", None, failures))
+    assert state.failed
+    assert state.reason == "entry small-ngram failed: no memory; entry small-alone failed: weights missing"
+
+
+FAILED = ReplicaReport("eco", "a", "failed", None, FAILURES)
+
+
+def test_a_tier_that_serve_stopped_trying_and_calls_unhealthy_is_failed() -> None:
+    state = eco(TierDeployment(unhealthy=True), FAILED)
+    assert (state.failed, state.reason) == (True, "entry small-ngram failed: no memory")
+
+
+def test_an_unhealthy_tier_that_is_being_started_again_has_not_given_up() -> None:
+    assert not eco(TierDeployment(unhealthy=True, starting=1), FAILED).failed
+
+
+def test_a_replica_that_died_after_it_ran_is_no_reason_to_give_up() -> None:
+    state = eco(TierDeployment(unhealthy=True), running())
+    assert (state.failed, state.reason) == (False, "scaled to zero")
+
+
+def test_a_tier_that_failed_without_a_report_gives_serves_message() -> None:
+    state = eco(TierDeployment(failed=True, message="the node has no such file"))
+    assert (state.failed, state.reason) == (True, "the node has no such file")
+
+
+def test_a_tier_with_a_running_replica_is_not_failed() -> None:
+    assert not eco(TierDeployment(running=1, failed=True), running()).failed
+
+
+def test_a_report_that_outlived_its_replica_does_not_make_a_tier_look_active() -> None:
+    state = eco(TierDeployment(), running())
+    assert (state.warm, state.active_entry) == (False, None)
+    assert state.reason == "scaled to zero"
+
+
+def test_what_runs_speaks_before_what_loads_and_what_failed() -> None:
+    failed = ReplicaReport("eco", "c", "failed", None, (("small-alone", "old"),))
+    state = eco(TierDeployment(running=1, starting=1), running(), loading(failures=FAILURES, replica="b"), failed)
+    assert (state.entry_failures, state.active_entry) == ((), "small-ngram")
+
+
+def test_a_report_of_one_tier_says_nothing_of_another() -> None:
+    observation = observe(small_profile(), {"eco": TierDeployment(running=1)}, [running()], {})
+    assert not observation.tier("balanced").warm
+    assert observation.tier("balanced").active_entry is None
+
+
+@pytest.mark.parametrize(("measured_s", "estimate_s"), [(None, 90), (12.5, 12.5)])
+def test_the_cold_start_estimate_is_the_profiles_until_one_was_measured(
+    measured_s: float | None, estimate_s: float
+) -> None:
+    assert eco(TierDeployment(), measured_s=measured_s).cold_start_s == estimate_s
+
+
+@pytest.mark.parametrize(
+    ("status", "replicas", "expected"),
+    [
+        (DeploymentStatus.HEALTHY, {}, TierDeployment()),
+        (DeploymentStatus.HEALTHY, {"RUNNING": 2, "STOPPING": 1}, TierDeployment(running=2)),
+        (DeploymentStatus.UPSCALING, {"STARTING": 1}, TierDeployment(starting=1)),
+        (DeploymentStatus.UPDATING, {"UPDATING": 1, "RECOVERING": 2}, TierDeployment(starting=3)),
+        (DeploymentStatus.DEPLOY_FAILED, {"STARTING": 1}, TierDeployment(starting=1, failed=True)),
+        (DeploymentStatus.DEPLOY_FAILED, {"RUNNING": 1}, TierDeployment(running=1)),
+        # A replica that lost its engine is replaced: the tier has not given up.
+        (DeploymentStatus.UNHEALTHY, {"STARTING": 1}, TierDeployment(starting=1)),
+    ],
+)
+def test_serves_status_becomes_a_tier_deployment(
+    status: DeploymentStatus, replicas: dict[str, int], expected: TierDeployment
+) -> None:
+    state = tier_deployment(overview(status, **replicas))
+    assert (state.running, state.starting, state.failed) == (expected.running, expected.starting, expected.failed)
+    assert state.unhealthy is (status is DeploymentStatus.UNHEALTHY)
+    assert state.message == "words of Serve"
+
+
+def test_a_tier_shows_n_gram_drafting_as_soon_as_one_replica_has_switched() -> None:
+    reports = [
+        ReplicaReport("eco", "a", "running", "small-draft", drafts="own"),
+        ReplicaReport("eco", "b", "running", "small-draft", drafts="ngram", drafts_reason="poor"),
+        ReplicaReport("eco", "c", "running", "small-draft", drafts="own"),
+    ]
+    state = eco(TierDeployment(running=3), *reports)
+    assert (state.drafts, state.drafts_reason) == ("ngram", "poor")
+    state = eco(TierDeployment(running=1), reports[0])
+    assert (state.drafts, state.drafts_reason) == ("own", None)
+    assert eco(TierDeployment(running=1), running()).drafts is None
+
+
+def test_the_reports_queue_waits_are_averaged_over_the_replicas_that_run() -> None:
+    reports = [
+        ReplicaReport("eco", "a", "running", "small-ngram", queue_wait_ms=10.0),
+        ReplicaReport("eco", "b", "running", "small-ngram", queue_wait_ms=30.0),
+        loading(replica="c"),
+    ]
+    assert eco(TierDeployment(running=2, starting=1), *reports).queue_wait_ms == 20.0
+    assert eco(TierDeployment()).queue_wait_ms == 0.0
+
+
+def of_gpus(gpus: ClusterGpus, deployment: TierDeployment) -> TierState:
+    return observe(small_profile(), {"eco": deployment}, (), {}, gpus).tier("eco")
+
+
+def test_a_tier_whose_gpu_the_cluster_cannot_have_is_failed_even_before_a_request() -> None:
+    for deployment in (TierDeployment(), TierDeployment(starting=1)):
+        state = of_gpus(ClusterGpus(), deployment)
+        assert state.failed
+        assert state.reason == "the cluster has no node with 1 L4 GPU, and it has no autoscaler to add one"
+
+
+def test_a_replica_that_waits_for_a_node_says_what_is_being_added() -> None:
+    state = of_gpus(ClusterGpus(autoscaler=True, coming={"g6": 1}), TierDeployment(starting=1))
+    assert (state.failed, state.pending) == (False, 1)
+    assert state.reason == "waiting for a node with 1 L4 GPU; being added: 1 x g6"
+
+
+def test_a_tier_that_runs_is_not_failed_when_its_last_node_is_about_to_go() -> None:
+    state = of_gpus(ClusterGpus(), TierDeployment(running=1))
+    assert (state.failed, state.reason) == (False, None)
+
+
+def test_the_observation_carries_the_clusters_gpus() -> None:
+    gpus = ClusterGpus({"L4": GpuSupply(1, 1, 1, 1)})
+    assert observe(small_profile(), {}, (), {}, gpus).gpus is gpus

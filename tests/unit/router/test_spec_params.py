@@ -1,0 +1,101 @@
+"""What a request's speculation parameters become on a chain entry, and how they travel to the scheduler."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.difficulty.categories import Category
+from router.registry import Speculation
+from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
+
+SPECULATION = Speculation(method="ngram", k_max=8, tau=0.25)
+
+
+@pytest.mark.parametrize(
+    ("requested", "resolved"),
+    [
+        ({}, {"k": "auto", "tau": 0.25}),
+        ({"k": 3}, {"k": 3, "tau": 0.25}),
+        ({"k": 32, "tau": 0.0}, {"k": 8, "tau": 0.0}),
+        ({"k": "auto", "tau": 0.9}, {"k": "auto", "tau": 0.9}),
+    ],
+    ids=str,
+)
+def test_the_entry_fills_in_what_the_client_left_open_and_caps_k(
+    requested: dict[str, Any], resolved: dict[str, Any]
+) -> None:
+    spec, reason = SpecParams.model_validate(requested).resolve(SPECULATION)
+    assert (spec, reason) == (SpecParams.model_validate(resolved), None)
+    assert spec.resolve(SPECULATION) == (spec, None)
+
+
+@pytest.mark.parametrize(
+    ("requested", "speculation", "over", "reason"),
+    [
+        ({"k": 5}, None, {}, "makes no drafts"),
+        ({"enabled": False, "k": 5}, SPECULATION, {}, "no drafts are requested"),
+        ({"k": 0}, SPECULATION, {}, "no drafts are requested"),
+        ({}, Speculation(method="ngram", k_max=8, k=0), {}, "no drafts are requested"),
+        ({"k": 5}, SPECULATION, {"seeded": True}, "with a seed"),
+        ({}, SPECULATION, {"wasteful": True}, "hardly any"),
+    ],
+)
+def test_drafting_is_off_with_a_reason(
+    requested: dict[str, Any], speculation: Speculation | None, over: dict[str, bool], reason: str
+) -> None:
+    spec, why = SpecParams.model_validate(requested).resolve(speculation, **over)
+    assert spec == NO_DRAFTS
+    assert why is not None
+    assert reason in why
+
+
+def test_most_drafts_is_k_and_k_max_for_auto() -> None:
+    assert SpecParams(k=3).most_drafts(SPECULATION) == 3
+    assert SpecParams(k="auto").most_drafts(SPECULATION) == 8
+    assert NO_DRAFTS.most_drafts(SPECULATION) == NO_DRAFTS.most_drafts(None) == 0
+
+
+# --- as sampling arguments ---
+
+requested = st.builds(
+    SpecParams,
+    enabled=st.booleans(),
+    k=st.none() | st.just("auto") | st.integers(0, 32),
+    tau=st.none() | st.floats(0, 1),
+)
+
+
+@given(requested, st.sampled_from(get_args(Category)))
+def test_resolved_parameters_survive_the_journey_as_json(requested: SpecParams, category: str) -> None:
+    resolved, _ = requested.resolve(SPECULATION)
+    arguments = json.loads(json.dumps(resolved.to_arguments(category)))
+    arrived, arrived_category = SpecParams.from_arguments(arguments | {"other": [1]})
+    assert arrived.resolve(SPECULATION)[0] == resolved
+    assert arrived_category == category
+
+
+def test_a_request_without_arguments_is_resolved_as_the_chain_entry_says() -> None:
+    spec, category = SpecParams.from_arguments({})
+    assert spec.resolve(SPECULATION)[0] == SpecParams(k="auto", tau=0.25)
+    assert category == DEFAULT_CATEGORY
+    assert category in get_args(Category)
+
+
+def test_no_drafts_travel_as_0_draft_tokens() -> None:
+    arguments = NO_DRAFTS.to_arguments("code")
+    assert arguments == {"speculation_k": 0, "speculation_tau": 0.0, "speculation_category": "code"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"k": -1}, {"k": 33}, {"k": 2.5}, {"k": "many"}, {"tau": float("nan")}, {"tau": 1.1}, {"tau": "half"}, {"K": 3}],
+    ids=str,
+)
+def test_a_wrong_argument_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SpecParams.from_arguments({f"speculation_{key}": value for key, value in wrong.items()})

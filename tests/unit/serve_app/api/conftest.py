@@ -1,0 +1,12 @@
+"""What the tests of the routes share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def slow_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ping only every 2 s, as often as a `status`, so that tests can count them."""
+    for module in ("inference", "openai.response"):
+        monkeypatch.setattr(f"serve_app.api.{module}.PING_EVERY_S", 2.0)

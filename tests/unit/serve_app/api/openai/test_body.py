@@ -1,0 +1,284 @@
+"""Bodies of the OpenAI routes: allowed fields pass, others are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+
+from serve_app.api.errors import ApiError
+from serve_app.api.openai.body import OpenAIBody, parse_openai
+from serve_app.config import Limits
+
+LIMITS = Limits(max_prompt_chars=100, max_sequences=8)
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def chat(**fields: Any) -> OpenAIBody:
+    return parse_openai({"model": "eco", "messages": MESSAGES, **fields}, chat=True, limits=LIMITS)
+
+
+def completion(**fields: Any) -> OpenAIBody:
+    return parse_openai({"model": "eco", "prompt": "Hi", **fields}, chat=False, limits=LIMITS)
+
+
+def refusal(**fields: Any) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        chat(**fields)
+    assert (error.value.status, error.value.retryable) == (400, False)
+    return error.value
+
+
+# What clients send: the SDK's examples, `vllm bench serve`, GuideLLM, AIPerf and LangChain.
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        {"max_completion_tokens": 8, "ignore_eos": True, "min_tokens": 8, "stop": None, "n": None, "logit_bias": None},
+        {"temperature": 1, "top_p": 0.9, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 7},
+        {"presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {"50256": -100}, "user": "me"},
+        {
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+        },
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {"response_format": {"type": "json_object"}, "logprobs": True, "top_logprobs": 5},
+        {"structured_outputs": {"regex": "[a-z]+"}, "stop": ["a", "b"], "reasoning_effort": "low"},
+        {"chat_template_kwargs": {"enable_thinking": False}, "spec": {"k": 3}, "stop": "\n"},
+    ],
+)
+def test_bodies_of_real_clients_pass_unchanged(fields: dict[str, Any]) -> None:
+    given = {key: value for key, value in fields.items() if value is not None}
+    assert chat(**fields).fields == {"model": "eco", "messages": MESSAGES, **given}
+
+
+def test_fields_without_a_meaning_are_accepted_and_not_passed_on() -> None:
+    body = chat(metadata={"a": "b"}, store=True, service_tier="auto", prompt_cache_key="k", vllm_xargs={})
+    assert body.fields == {"model": "eco", "messages": MESSAGES}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "priority",
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "repetition_detection",
+        "chat_template",
+        "use_beam_search",
+        "request_id",
+        "prompt_embeds",
+        "best_of",
+        "max_token",
+    ],
+)
+def test_a_field_that_is_not_allowed_is_refused_by_its_name(name: str) -> None:
+    values: list[object] = [1, 0, {}, "x", False]
+    for value in values:
+        assert refusal(**{name: value}).message.startswith(f"{name}: unknown field")
+
+
+def test_extra_arguments_for_the_scheduler_are_refused() -> None:
+    error = refusal(vllm_xargs={"speculation_other": 1})
+    assert error.message.startswith("vllm_xargs: ")
+    assert "`spec`" in error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stream": "false"}, 'stream: must be true or false, got "false"'),
+        ({"stream": 1}, "stream: must be true or false, got 1"),
+        (
+            {"stream_options": {"include_usage": "yes"}},
+            'stream_options.include_usage: must be true or false, got "yes"',
+        ),
+        ({"stream_options": {"usage": True}}, "stream_options.usage: unknown field"),
+        ({"n": 0}, "n: must be a whole number from 1 to 2147483647, got 0"),
+        ({"n": True}, "n: must be a whole number from 1 to 2147483647, got true"),
+        ({"max_tokens": 1.5}, "max_tokens: must be a whole number from 1 to 2147483647, got 1.5"),
+        ({"temperature": "hot"}, 'temperature: must be a number, got "hot"'),
+        ({"model": 3}, "model: must be a string, got 3"),
+        ({"messages": "Hi"}, 'messages: must be a list, got "Hi"'),
+        ({"messages": ["Hi"]}, 'messages[0]: must be an object, got "Hi"'),
+        (
+            {"stop": [""]},
+            'stop: must be a string, or a list of at most 16 strings, of 1 to 256 characters, got [""]',
+        ),
+        ({"logit_bias": {"7": None}}, "logit_bias.7: must be a number, got null"),
+        ({"tool_choice": "any"}, 'tool_choice: must be none, auto, required or an object, got "any"'),
+        ({"tools": [{}] * 129}, "tools: must be a list of at most 128, has 129"),
+        ({"prompt": "Hi"}, "prompt: unknown field, or one that this server does not allow"),
+    ],
+)
+def test_a_wrong_type_is_an_error_that_names_the_field(fields: dict[str, Any], message: str) -> None:
+    assert refusal(**fields).message == message
+
+
+def test_one_error_names_up_to_ten_problems() -> None:
+    message = refusal(stream=1, **{f"field_{number}": 1 for number in range(20)}).message
+    assert message.startswith("stream: must be true or false, got 1; field_0: unknown field")
+    assert message.endswith("; and 11 more")
+
+
+@pytest.mark.parametrize("body", [[], "text", None, 3])
+def test_a_body_that_is_not_an_object_is_refused(body: object) -> None:
+    with pytest.raises(ApiError, match="must be a JSON object, got") as error:
+        parse_openai(body, chat=True, limits=LIMITS)
+    assert error.value.status == 400
+
+
+def test_null_means_that_a_field_is_not_given() -> None:
+    assert chat(model=None, temperature=None).fields == {"messages": MESSAGES}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("Hi", 1), (["Hi"], 1), (["a", "b", "c"], 3), ([5, 6, 7], 1), ([[5], [6, 7]], 2), ([], 0), ("", 1)],
+)
+def test_sequences_are_prompts_times_n(prompt: object, prompts: int) -> None:
+    assert completion(prompt=prompt).sequences == prompts
+    assert completion(prompt=prompt, n=2).sequences == 2 * prompts
+
+
+@pytest.mark.parametrize("prompt", [5, {"a": 1}, [5, "a"], [[5], "a"], [-1], [[True]], [[]], [None], [[[5]]]])
+def test_a_value_that_is_not_a_prompt_is_refused(prompt: object) -> None:
+    with pytest.raises(ApiError) as error:
+        completion(prompt=prompt)
+    assert error.value.message.startswith("prompt: must be a string, a list of strings, a list of token ids, or a list")
+
+
+def test_more_sequences_than_the_limit_are_refused() -> None:
+    assert chat(n=8).sequences == 8
+    assert refusal(n=9).message.endswith("are 9 sequences, allowed are limits.max_sequences = 8")
+    assert completion(prompt=["a"] * 4, n=2).sequences == 8
+    with pytest.raises(ApiError, match="2 answers to each of 5 prompts are 10 sequences"):
+        completion(prompt=["a"] * 5, n=2)
+
+
+def test_the_tokens_of_all_sequences_together_are_limited() -> None:
+    chat(n=4, max_tokens=250_000).check_length(2048)
+    with pytest.raises(ApiError, match=r"4 sequences .* of 250001 tokens are 1000004 tokens, allowed are 1000000"):
+        chat(n=4, max_tokens=250_001).check_length(2048)
+    # An answer whose length is not given may fill the context; vLLM takes `max_completion_tokens` first.
+    with pytest.raises(ApiError, match=r"2 sequences .* of 500001 tokens"):
+        chat(n=2).check_length(500_001)
+    chat(n=2, max_completion_tokens=10, max_tokens=500_001).check_length(2048)
+    # One sequence is limited by the context.
+    chat().check_length(2_000_000)
+
+
+LONG = "x" * 51
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "system", "content": LONG}, {"role": "user", "content": LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": LONG}, {"type": "text", "text": LONG}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": 2 * LONG}}]}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "description": 2 * LONG}}]},
+        {"tools": [{"function": {"parameters": {"properties": {LONG: {}, "y" + LONG: {}}}}}]},
+        {"chat_template_kwargs": {"text": 2 * LONG}},
+        {"structured_outputs": {"regex": 2 * LONG}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": [LONG, LONG]}}}},
+    ],
+)
+def test_the_limit_holds_for_the_whole_conversation(fields: dict[str, Any]) -> None:
+    error = refusal(**fields)
+    assert error.code == "prompt_too_long"
+    assert "max_prompt_chars = 100" in error.message
+
+
+@pytest.mark.parametrize("prompt", ["x" * 101, ["x" * 50, "x" * 51], [5] * 101, [[5] * 50, [5] * 51]])
+def test_the_limit_holds_for_every_form_of_a_prompt(prompt: object) -> None:
+    with pytest.raises(ApiError, match=r"has 101 characters, allowed are limits\.max_prompt_chars = 100") as error:
+        parse_openai({"prompt": prompt}, chat=False, limits=LIMITS)
+    assert (error.value.status, error.value.code) == (400, "prompt_too_long")
+
+
+def test_a_prompt_of_exactly_the_limit_is_accepted() -> None:
+    assert completion(prompt="x" * 100).sequences == 1
+
+
+NOT_TAKEN = {
+    "audio",
+    "function_call",
+    "functions",
+    "moderation",
+    "prediction",
+    "prompt_cache_options",
+    "verbosity",
+    "web_search_options",
+    "best_of",
+    "suffix",
+}
+"""Fields of OpenAI's SDK that vLLM does not serve."""
+
+
+@pytest.mark.parametrize(
+    ("params", "is_chat"),
+    [
+        (chat_create_params.CompletionCreateParamsNonStreaming, True),
+        (chat_create_params.CompletionCreateParamsStreaming, True),
+        (completion_create_params.CompletionCreateParamsNonStreaming, False),
+        (completion_create_params.CompletionCreateParamsStreaming, False),
+    ],
+)
+def test_every_field_of_openais_sdk_is_either_accepted_or_known_to_be_refused(params: type, is_chat: bool) -> None:
+    of_no_fields_type = [[[[None]]]]
+    for name in params.__annotations__:
+        with pytest.raises(ApiError) as error:
+            parse_openai({name: of_no_fields_type}, chat=is_chat, limits=LIMITS)
+        assert ("unknown field" in error.value.message) == (name in NOT_TAKEN), name
+
+
+VLLM_BENCH = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+GUIDELLM = {
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    "ignore_eos": True,
+}
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan prepare dinner"}]}]
+
+
+# Bodies recorded from the clients (2026-11-29), with shorter prompts.
+@pytest.mark.parametrize(
+    ("body", "is_chat"),
+    [
+        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **VLLM_BENCH}, True, id="vllm"),
+        pytest.param(
+            {
+                "model": "eco",
+                "prompt": " Infrared Treating cartsLeans",
+                "repetition_penalty": 1.0,
+                "max_tokens": 8,
+                "logprobs": None,
+                **VLLM_BENCH,
+            },
+            False,
+            id="vllm-completions",
+        ),
+        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **GUIDELLM}, True, id="guidellm"),
+        pytest.param(
+            {"model": "eco", "prompt": "Yes way plan", "max_tokens": 8, **GUIDELLM}, False, id="guidellm-completions"
+        ),
+        pytest.param(
+            {
+                "model": "eco",
+                "messages": [{"role": "user", "content": " sister I may go look"}],
+                "stream": True,
+                "max_completion_tokens": 8,
+                "stream_options": {"include_usage": True},
+            },
+            True,
+            id="aiperf",
+        ),
+    ],
+)
+def test_bodies_of_benchmark_clients_pass_unchanged(body: dict[str, Any], is_chat: bool) -> None:
+    given = {key: value for key, value in body.items() if value is not None}
+    assert parse_openai(body, chat=is_chat, limits=LIMITS).fields == given

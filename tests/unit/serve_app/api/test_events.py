@@ -1,0 +1,164 @@
+"""SSE framing, and the data of `config` and `metrics`."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from router.observation import Observation, TierState
+from router.plan import Plan, plan
+from router.request import InferenceRequest
+from serve_app.api.events import config_data, event, metrics_data, token_events
+from serve_app.engine.interface import Finished, SpecStats, Token
+from sustainability.factors import load_factors
+from tests.support.app_config import app_config
+from tests.support.streams import sse_events
+
+CONFIG = app_config()
+WARM = Observation({"eco": TierState(running=1)})
+
+
+def manual(power: int, observation: Observation = WARM) -> Plan:
+    return plan(InferenceRequest(prompt="Hello", mode="manual", power=power, speed=50), observation, CONFIG)
+
+
+def test_an_event_is_one_data_line_of_json_and_a_blank_line() -> None:
+    assert event("done", {"request_id": "r1"}) == b'data: {"type":"done","data":{"request_id":"r1"}}\n\n'
+
+
+def test_line_breaks_in_a_text_do_not_end_an_event() -> None:
+    raw = event("token", {"text": "a\n\ndata: x\r\u2028"})
+    assert raw.count(b"\n") == 2
+    assert sse_events(raw) == [("token", {"text": "a\n\ndata: x\r\u2028"})]
+
+
+def test_each_token_of_a_step_is_an_event_with_the_contracts_keys() -> None:
+    raw = token_events([Token(" é", 7, -0.5, True), Token("力", 8, None, False)])
+    assert sse_events(raw) == [
+        ("token", {"text": " é", "token_id": 7, "logprob": -0.5, "spec_accepted": True}),
+        ("token", {"text": "力", "token_id": 8, "logprob": None, "spec_accepted": False}),
+    ]
+
+
+def test_no_tokens_make_no_bytes() -> None:
+    assert token_events([]) == b""
+
+
+def test_config_says_what_was_decided() -> None:
+    assert config_data("r1", manual(10), CONFIG, stub=False) == {
+        "request_id": "r1",
+        "mode": "manual",
+        "power": 10,
+        "speed": 50,
+        "tier": "eco",
+        "gpu": "L4",
+        "engine": "vllm",
+        "target_model": "small",
+        "draft_model": None,
+        "fallback_step": "small-ngram",
+        "spec_decoding": {"enabled": True, "method": "ngram", "K": 10, "k_mode": "auto", "tau": 0.3, "reason": None},
+        "sampling": {"max_tokens": 512, "temperature": 0.0, "top_p": 0.9},
+        "warm": True,
+        "cold_start_s": 0.0,
+    }
+
+
+def test_config_names_the_draft_the_cold_start_and_the_stub() -> None:
+    data = config_data("r1", manual(60), CONFIG, stub=True)
+    assert (data["tier"], data["target_model"], data["draft_model"]) == ("performance", "large", "head")
+    assert (data["warm"], data["cold_start_s"], data["engine"]) == (False, 90, "stub")
+
+
+def test_config_names_the_chain_entry_that_the_tier_fell_back_to() -> None:
+    fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
+    data = config_data("r1", manual(10, fallen), CONFIG, stub=False)
+    assert data["fallback_step"] == "small-alone"
+    assert data["spec_decoding"]["enabled"] is False
+
+
+def test_metrics_equal_values_computed_by_hand() -> None:
+    spec = SpecStats(steps=10, draft_tokens=40, accepted_tokens=30, reasons={"auto": 16})
+    finished = Finished("stop", 12, 46, queue_ms=100, spec=spec)
+    data = metrics_data(
+        manual(10),
+        CONFIG,
+        load_factors(),
+        finished,
+        arrived_s=5.0,
+        admitted_s=5.5,
+        first_token_s=5.8,
+        ended_s=6.6,
+    )
+    # On the engine: 6.6 - 5.5 - 0.1 = 1 s at 100 W and 1 USD/h. Baseline: 0.1 s + 45 / 50 tokens/s = 1 s at 700 W and
+    # 10 USD/h. Water 1.8 L/kWh, CO2 0.39 kg/kWh.
+    wh, saved_wh = 100 / 3600, 600 / 3600
+    assert data == {
+        "ttft_ms": 800.0,
+        "queue_ms": 600.0,
+        "total_ms": 1600.0,
+        "tokens_per_sec": 46.0,
+        "prompt_tokens": 12,
+        "completion_tokens": 46,
+        "finish_reason": "stop",
+        "spec": {
+            "method": "ngram",
+            "steps": 10,
+            "draft_tokens": 40,
+            "accepted_tokens": 30,
+            "acceptance_rate": 0.75,
+            "mean_acceptance_length": 4.0,
+            "steps_by_reason": {"auto": 16},
+            "stopped_by_tau": False,
+        },
+        "energy": {"wh": pytest.approx(wh), "source": "modelled"},
+        "water_l": pytest.approx(wh / 1000 * 1.8),
+        "co2_g": pytest.approx(wh * 0.39),
+        "cost_usd": pytest.approx(1 / 3600),
+        "savings": {
+            "wh": pytest.approx(saved_wh),
+            "water_l": pytest.approx(saved_wh / 1000 * 1.8),
+            "co2_g": pytest.approx(saved_wh * 0.39),
+            "cost_usd": pytest.approx(9 / 3600),
+            "percent": pytest.approx(600 / 700 * 100),
+        },
+    }
+
+
+def test_an_answer_without_tokens_or_drafts_has_finite_metrics() -> None:
+    data = metrics_data(
+        manual(90),
+        CONFIG,
+        load_factors(),
+        Finished("stop", 3, 0, queue_ms=50, spec=SpecStats()),
+        arrived_s=1.0,
+        admitted_s=1.0,
+        first_token_s=None,
+        ended_s=1.0,
+    )
+    assert (data["ttft_ms"], data["tokens_per_sec"], data["energy"]["wh"]) == (0, 0, 0)
+    assert data["spec"] == {
+        "method": None,
+        "steps": 0,
+        "draft_tokens": 0,
+        "accepted_tokens": 0,
+        "acceptance_rate": None,
+        "mean_acceptance_length": None,
+        "steps_by_reason": {},
+        "stopped_by_tau": False,
+    }
+    assert orjson.loads(orjson.dumps(data)) == data
+
+
+def test_a_loss_against_the_baseline_is_shown_as_a_negative_saving() -> None:
+    data = metrics_data(
+        manual(10),
+        CONFIG,
+        load_factors(),
+        Finished("length", 3, 1, 0.0, SpecStats()),
+        arrived_s=0.0,
+        admitted_s=0.0,
+        first_token_s=14.0,
+        ended_s=14.0,
+    )
+    # 14 s at 100 W against 0.1 s at 700 W: 1400 Ws for 70 Ws.
+    assert data["savings"]["percent"] == pytest.approx(-1900)
