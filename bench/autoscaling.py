@@ -1,13 +1,13 @@
-"""Does the shipped scaling policy keep more requests within their TTFT target, for no more GPU-hours?
+"""Compare scaling policies in simulation: requests over the TTFT target, and GPU-hours.
 
 A discrete-event simulation (`bench/scaling/simulation.py`) of one tier at several sizes under three kinds of traffic
-(`bench/scaling/traffic.py`), scaled by `cluster.autoscaling.decide` itself, by Serve's default policy (Ray's own code),
-and by a threshold on waiting requests with KEDA's defaults (`bench/scaling/policies.py`). All policies see the same
+(`bench/scaling/traffic.py`). It is scaled by `cluster.autoscaling.decide` itself, by Serve's default policy (Ray's own
+code), or by KEDA with a threshold on waiting requests (`bench/scaling/policies.py`). All policies see the same
 requests.
 
-slo_miss_share is the share of requests that had no token within the TTFT target; gpu_hours count from the moment that
-a replica is wanted to the moment that it is gone. Goal: at equal or fewer GPU-hours, at most half the misses of the
-better (fewer misses) of the other two, on every trace.
+slo_miss_share is the share of requests without a token within the TTFT target. gpu_hours count from the moment that a
+replica is requested until it is gone. Goal on every trace: at equal or fewer GPU-hours, at most half the misses of the
+better (fewer misses) of the other two.
 
     python -m bench.autoscaling [--json FILE] [--quick] [--seed N]
 
@@ -31,9 +31,9 @@ from bench.scaling.simulation import Hardware, Outcome, simulate
 from bench.scaling.traffic import SHAPES, make_trace
 
 HARDWARE: Final = Hardware(slots=32, cold_start_s=60.0)
-"""32 requests at once; a replica is there a minute after it was wanted, give or take a fifth."""
+"""32 concurrent requests; a replica runs a minute after it was requested, give or take a fifth."""
 DURATIONS_S: Final[Mapping[int, float]] = {4: 14_400.0, 32: 14_400.0, 250: 7_200.0, 1000: 7_200.0}
-"""By the most replicas. Requests grow with the replicas, so large tiers are simulated for a shorter time."""
+"""By most replicas. Requests grow with the replicas, so large tiers are simulated for a shorter time."""
 QUICK_DURATIONS_S: Final[Mapping[int, float]] = {4: 7_200.0, 32: 7_200.0}
 TTFT_TARGET_S: Final = 2.0
 OURS: Final = "queue_wait"
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 def run_case(case: Case) -> Outcome:
-    """Simulate it."""
+    """Simulate one case."""
     trace = make_trace(case.trace, HARDWARE, case.replicas_max, case.duration_s, case.seed)
     policy = POLICIES[case.policy](HARDWARE, case.replicas_max)
     initial = max(MIN_REPLICAS, case.replicas_max // 4)
@@ -58,7 +58,7 @@ def run_case(case: Case) -> Outcome:
 
 
 def rows_of(outcomes: Mapping[Case, Outcome]) -> list[dict[str, Value]]:
-    """The report's rows."""
+    """Return one row per case."""
     return [
         {
             "name": case.trace,
@@ -76,7 +76,7 @@ def rows_of(outcomes: Mapping[Case, Outcome]) -> list[dict[str, Value]]:
 
 
 def goal_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Value]]:
-    """Ours against the better of the others, of every trace and size."""
+    """Compare our policy with the better of the others on every trace and size."""
     made: list[dict[str, Value]] = []
     for name, size in dict.fromkeys((row["name"], row["replicas_max"]) for row in rows):
         here = {row["policy"]: row for row in rows if (row["name"], row["replicas_max"]) == (name, size)}
@@ -98,7 +98,7 @@ def goal_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Value]]:
 
 
 def write_report(path: Path, rows: Sequence[Mapping[str, Any]], made_by: Mapping[str, Any]) -> None:
-    """The Markdown report, and its plot beside it."""
+    """Write the Markdown report, and its plot beside it."""
     names = list(dict.fromkeys(row["name"] for row in rows))
     sizes = list(dict.fromkeys(row["replicas_max"] for row in rows))
     by_case = {(row["name"], row["replicas_max"], row["policy"]): row for row in rows}
@@ -113,8 +113,8 @@ def write_report(path: Path, rows: Sequence[Mapping[str, Any]], made_by: Mapping
     grouped_bars(path.with_suffix(".svg"), title, panels, [str(size) for size in sizes], "", 1.0)
     parts = [
         "# Scaling policies in simulation",
-        f"`{made_by['command']}`; {made_by['git']}; {made_by['date']}. How it is measured: the head of "
-        "`bench/autoscaling.py`. A simulation: no GPU was used.",
+        f"`{made_by['command']}`; {made_by['git']}; {made_by['date']}. The method is described in "
+        "`bench/autoscaling.py`. This is a simulation: no GPU was used.",
         f"![{title}]({path.with_suffix('.svg').name})",
         "## Against the goal",
         markdown_table(goal_rows(rows)),
@@ -125,7 +125,7 @@ def write_report(path: Path, rows: Sequence[Mapping[str, Any]], made_by: Mapping
 
 
 def main() -> int:
-    """Command line."""
+    """Run the command line."""
     arguments = parser("bench.autoscaling", __doc__, "4 and 32 replicas, shorter traces")
     arguments.add_argument("--seed", type=int, default=1, metavar="N", help="of the traffic (default 1)")
     options = arguments.parse_args()

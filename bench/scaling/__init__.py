@@ -1,1 +1,1 @@
-"""A simulation of one tier under load, and the scaling policies that it compares."""
+"""Simulate one tier under load with different scaling policies."""

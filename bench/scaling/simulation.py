@@ -1,10 +1,10 @@
 """Discrete-event simulation of one tier: requests, engine replicas that take time to start, and a scaling policy.
 
-Every arrival, start and end of a request is an event; the policy is asked once a simulated second. Requests wait in one
-queue, first come, first served (Serve's handles), and go to the less busy of two replicas picked at random (Serve's
-power of two choices). A request holds one slot of its replica for its prefill and its tokens, whose pace falls with the
-batch that it joins. Replicas cost from the moment they are wanted to the moment they are gone; one that is taken back
-finishes what it has, and takes nothing new.
+Every arrival, start and end of a request is an event. The policy decides once a simulated second. Requests wait in one
+queue, first come, first served (Serve's handles), and go to the less busy of two random replicas (Serve's power of two
+choices). A request holds one slot of its replica for its prefill and its tokens, whose rate falls with the size of the
+batch. A replica costs from the moment it is requested until it is gone. One that is removed finishes its requests and
+takes no new ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 
 PERIOD_S: Final = 1.0
 WAIT_MEMORY_S: Final = 5.0
-"""Queue waits are reported as the mean of the last so many seconds."""
+"""Window of the reported mean queue wait, s."""
 SERVICE_GAIN: Final = 0.1
-"""Weight of a second's ended requests in the mean time that one takes."""
+"""Weight of the requests that ended in a second in the smoothed service time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a replica can do. Times in seconds."""
+    """Speed of a replica. Times in seconds."""
 
     slots: int
     cold_start_s: float
@@ -35,13 +35,13 @@ class Hardware:
     """Added to `token_s` for every request in the batch."""
 
     def service_s(self, tokens: float, running: int) -> float:
-        """Time that a request which joins so many others holds its slot."""
+        """Return how long a request holds its slot if it joins `running` others."""
         return self.prefill_s + tokens * (self.token_s + self.token_s_per_running * running)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Traffic."""
+    """Arrivals and lengths of requests."""
 
     name: str
     arrivals_s: Sequence[float]
@@ -50,31 +50,31 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a policy sees of the tier at one moment."""
+class Snapshot:
+    """The tier at one moment, as a policy sees it."""
 
     now_s: float
-    wanted: int
+    target: int
     running: int
     queued: int
     in_engines: int
     service_s: float
-    """Time that a request holds its slot, mean of those that lately ended."""
+    """Mean time that recently ended requests held their slots."""
     queue_wait_s: float
-    """Mean of the requests that lately began, without those that came before their replica was there."""
+    """Mean of recently started requests, without those that arrived before their replica was ready."""
 
 
-Policy = Callable[[Look], int]
-"""Replicas wanted; bounds are the policy's own."""
+Policy = Callable[[Snapshot], int]
+"""Returns the target number of replicas, within its own bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a policy made of a trace."""
+    """Result of a policy on a trace."""
 
     requests: int
     missed: int
-    """Requests whose TTFT was over the target, or that were never begun."""
+    """Requests whose TTFT was over the target, or that never started."""
     gpu_hours: float
     scale_actions: int
     most_replicas: int
@@ -86,13 +86,13 @@ class Outcome:
 
 
 class _Tier:
-    """Replicas and the queue before them."""
+    """Replicas, and the requests that run on them."""
 
     def __init__(self, hardware: Hardware, rng: random.Random) -> None:
         self.hardware = hardware
         self.rng = rng
         self.busy: list[int] = []  # by replica: requests that it runs
-        self.began_s: list[float] = []  # by replica: when it was wanted
+        self.began_s: list[float] = []  # by replica: when it was requested
         self.ready_s: list[float] = []
         self.leaving: set[int] = set()
         self.serving: list[int] = []
@@ -102,16 +102,16 @@ class _Tier:
         self.in_engines = 0  # requests that run on replicas which stay
         self.gpu_s = 0.0
 
-    def want(self, wanted: int, now_s: float) -> None:
-        """Start or take back replicas: those that still start go first, then the least busy."""
+    def scale(self, target: int, now_s: float) -> None:
+        """Start or remove replicas. Starting ones are removed first, then the least busy."""
         have = len(self.serving) + len(self.starting)
-        for _ in range(wanted - have):
+        for _ in range(target - have):
             replica = len(self.busy)
             self.busy.append(0)
             self.began_s.append(now_s)
             self.ready_s.append(now_s + self.hardware.cold_start_s * self.rng.uniform(0.8, 1.2))
             heapq.heappush(self.starting, (self.ready_s[replica], replica))
-        surplus = have - wanted
+        surplus = have - target
         while surplus > 0 and self.starting:
             last = max(self.starting)
             self.starting.remove(last)
@@ -130,14 +130,14 @@ class _Tier:
             del self.serving[:surplus]
 
     def become_ready(self, now_s: float) -> None:
-        """Replicas that have started take requests."""
+        """Let the replicas that have started take requests."""
         while self.starting and self.starting[0][0] <= now_s:
             _, replica = heapq.heappop(self.starting)
             self.serving.append(replica)
             self.free += self.hardware.slots
 
     def choose(self) -> int:
-        """A replica with a free slot: the less busy of two, if one of them has one."""
+        """Return a replica with a free slot: the less busy of two random ones if possible."""
         pick, count = self.rng.random, len(self.serving)
         for _ in range(4):
             one, other = self.serving[int(pick() * count)], self.serving[int(pick() * count)]
@@ -147,7 +147,7 @@ class _Tier:
         return min(self.serving, key=self.busy.__getitem__)
 
     def begin(self, replica: int, tokens: float, now_s: float) -> None:
-        """Run a request."""
+        """Start a request on a replica."""
         service_s = self.hardware.service_s(tokens, self.busy[replica])
         heapq.heappush(self.ends, (now_s + service_s, replica, service_s))
         self.busy[replica] += 1
@@ -155,7 +155,7 @@ class _Tier:
         self.in_engines += 1
 
     def end(self) -> int | None:
-        """The next request ends; its replica, if that takes another."""
+        """End the next request; return its replica if that may take another."""
         now_s, replica, _ = heapq.heappop(self.ends)
         self.busy[replica] -= 1
         if replica not in self.leaving:
@@ -168,9 +168,9 @@ class _Tier:
         return None
 
     def close(self, now_s: float) -> None:
-        """The trace is over: what is still there has cost until now."""
-        there = [*self.serving, *self.leaving, *(replica for _, replica in self.starting)]
-        self.gpu_s += sum(now_s - self.began_s[replica] for replica in there)
+        """End the trace: count the cost of all replicas until now."""
+        present = [*self.serving, *self.leaving, *(replica for _, replica in self.starting)]
+        self.gpu_s += sum(now_s - self.began_s[replica] for replica in present)
 
 
 def simulate(trace: Trace, hardware: Hardware, policy: Policy, *, ttft_target_s: float, initial: int) -> Outcome:
@@ -179,19 +179,19 @@ def simulate(trace: Trace, hardware: Hardware, policy: Policy, *, ttft_target_s:
     Args:
         trace: traffic.
         hardware: of every replica.
-        policy: asked once a simulated second.
-        ttft_target_s: a request that has no token after so long is missed.
-        initial: replicas that are there at the beginning.
+        policy: decides once a simulated second.
+        ttft_target_s: a request without a token after this time is missed.
+        initial: replicas that run at the beginning.
     """
     tier = _Tier(hardware, random.Random(trace.name))
-    tier.want(initial, -2 * hardware.cold_start_s)
+    tier.scale(initial, -2 * hardware.cold_start_s)
     tier.become_ready(0.0)
     tier.began_s = [0.0] * initial
     queue: deque[int] = deque()
     waits: deque[tuple[float, float]] = deque()
     missed = actions = ended = index = 0
     service_s = took_s = 0.0
-    wanted = most = initial
+    target = most = initial
     arrivals, tokens = trace.arrivals_s, trace.tokens
 
     def begin(request: int, replica: int, now_s: float) -> None:
@@ -214,13 +214,13 @@ def simulate(trace: Trace, hardware: Hardware, policy: Policy, *, ttft_target_s:
         while waits and waits[0][0] <= now_s - WAIT_MEMORY_S:
             waits.popleft()
         wait_s = sum(waited for _, waited in waits) / len(waits) if waits else 0.0
-        look = Look(now_s, wanted, len(tier.serving), len(queue), tier.in_engines, service_s, wait_s)
-        answer = policy(look)
-        if answer != wanted:
-            wanted = answer
+        snapshot = Snapshot(now_s, target, len(tier.serving), len(queue), tier.in_engines, service_s, wait_s)
+        new_target = policy(snapshot)
+        if new_target != target:
+            target = new_target
             actions += 1
-            most = max(most, wanted)
-            tier.want(wanted, now_s)
+            most = max(most, target)
+            tier.scale(target, now_s)
         until_s = now_s + PERIOD_S
         while True:
             arrival_s = arrivals[index] if index < len(arrivals) else until_s

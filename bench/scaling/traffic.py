@@ -14,9 +14,9 @@ from bench.scaling.simulation import Hardware, Trace
 
 MEAN_TOKENS: Final = 400.0
 TOKENS_SIGMA: Final = 0.8
-"""Answers are log-normally long: mean, and standard deviation of the logarithm."""
+"""Answer lengths are log-normal: mean, and standard deviation of the logarithm."""
 PEAK: Final = 0.8
-"""Highest load of every trace, as a share of what the most replicas can do."""
+"""Highest load of every trace, as a share of the capacity of all replicas."""
 
 Floats = NDArray[np.float64]
 Shape = Callable[[Floats, np.random.Generator], Floats]
@@ -24,14 +24,14 @@ Shape = Callable[[Floats, np.random.Generator], Floats]
 
 
 def diurnal(seconds: Floats, rng: np.random.Generator) -> Floats:
-    """A day from night to night: a tenth of the peak at night, and slow noise of a tenth on top."""
+    """A day from night to night: a tenth of the peak at night, with slow noise of 10%."""
     day: Floats = 0.1 + 0.9 * (0.5 - 0.5 * np.cos(2 * pi * seconds / seconds[-1]))
     noise: Floats = 1 + 0.1 * _slow_noise(len(seconds), 120, rng)
     return np.asarray(np.minimum(day * noise, 1.0), dtype=np.float64)
 
 
 def bursty(seconds: Floats, rng: np.random.Generator) -> Floats:
-    """A quarter of the peak, and bursts at random: about every ten minutes, for some three minutes, of any height."""
+    """A quarter of the peak, with random bursts: about every ten minutes, for about three minutes, of any height."""
     level = np.full(len(seconds), 0.25)
     start = 0.0
     while True:
@@ -53,14 +53,14 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType({"diurnal": diurnal, "burs
 
 
 def make_trace(name: str, hardware: Hardware, replicas_max: int, duration_s: float, seed: int) -> Trace:
-    """Traffic of one shape for a tier of that size.
+    """Return traffic of one shape for a tier of this size.
 
     Args:
         name: a key of `SHAPES`.
-        hardware: of the replicas; tells how many requests the tier can do.
+        hardware: of the replicas; determines the tier's capacity.
         replicas_max: most replicas.
         duration_s: length of the trace.
-        seed: arrivals and answer lengths follow from it.
+        seed: of arrivals and answer lengths.
     """
     rng = np.random.default_rng((seed, replicas_max, sorted(SHAPES).index(name)))
     seconds: Floats = np.arange(0.0, duration_s, dtype=np.float64)
@@ -74,7 +74,7 @@ def make_trace(name: str, hardware: Hardware, replicas_max: int, duration_s: flo
 
 
 def _slow_noise(length: int, memory_s: float, rng: np.random.Generator) -> Floats:
-    """Noise of unit deviation that wanders with that memory: an Ornstein-Uhlenbeck process."""
+    """Return an Ornstein-Uhlenbeck process with unit deviation and this time constant."""
     keep = np.exp(-1 / memory_s)
     values = np.empty(length)
     value = rng.standard_normal()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -51,7 +52,10 @@ def download(key: str, source: ModelSource, folder: Path, access: HubAccess, rep
     # These imports take a second. Do them only here, so that `list` and a finished `seed` stay quick.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, HTTPError
+    from huggingface_hub.utils import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # they only fill a log file
     try:
         commit, files = _listing(source, access)
         missing = _prepare(folder, files)

@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.autoscaling import (
+    GROWTH_WINDOW_S,
+    MOST_HEADROOM,
     Decision,
     Memory,
     QueueWaitPolicy,
@@ -25,9 +27,9 @@ from cluster.autoscaling import (
     ScalingSettings,
     Signals,
     decide,
-    offered_work,
+    offered_load,
+    significant_growth_per_s,
     slope,
-    sure_growth_per_s,
 )
 
 SLOTS = 8
@@ -39,12 +41,12 @@ HOLD_S = RULES.settings.hold_s
 
 @dataclass
 class Tier:
-    """A tier in small: replicas are there `cold_start_s` after they were wanted; the policy is asked every second."""
+    """A small tier: replicas run `cold_start_s` after they were requested, and the policy decides every second."""
 
     rules: ScalingRules = RULES
     cold_start_s: float = 10.0
     now_s: float = 0.0
-    wanted: int = 0
+    target: int = 0
     running: int = 0
     due: list[float] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
@@ -54,7 +56,7 @@ class Tier:
     """(time, before, after)."""
 
     def step(self, requests: float, **over: Any) -> Decision:
-        """A second with so many requests in the tier: as many as there are slots run, the others wait."""
+        """Advance a second with this many requests in the tier: as many as there are slots run, the others wait."""
         self.now_s += 1
         self.running += sum(due <= self.now_s for due in self.due)
         self.due = [due for due in self.due if due > self.now_s]
@@ -62,7 +64,7 @@ class Tier:
         runs = min(requests, float(self.running * SLOTS))
         seen = Signals(
             now_s=self.now_s,
-            wanted=self.wanted,
+            target=self.target,
             running=self.running,
             scaled_out_s=self.scaled_out_s,
             queued=requests - runs,
@@ -72,17 +74,17 @@ class Tier:
         )
         decision = decide(replace(seen, **over), self.memory, self.rules)
         self.memory = decision.memory
-        if decision.wanted != self.wanted:
-            self.actions.append((self.now_s, self.wanted, decision.wanted))
-            if decision.wanted > self.wanted:
+        if decision.target != self.target:
+            self.actions.append((self.now_s, self.target, decision.target))
+            if decision.target > self.target:
                 self.scaled_out_s = self.now_s
-                self.due += [self.now_s + self.cold_start_s] * (decision.wanted - self.wanted)
+                self.due += [self.now_s + self.cold_start_s] * (decision.target - self.target)
             else:
-                taken = self.wanted - decision.wanted
+                taken = self.target - decision.target
                 starting = min(taken, len(self.due))
                 self.due = self.due[: len(self.due) - starting]
                 self.running -= taken - starting
-            self.wanted = decision.wanted
+            self.target = decision.target
         return decision
 
     def run(self, requests: Sequence[float]) -> Decision:
@@ -92,113 +94,113 @@ class Tier:
 
 
 def settled(requests: float = 3.0) -> Tier:
-    """One replica that has run so many requests for a while."""
+    """Return a tier with one replica that has run this many requests for a while."""
     tier = Tier()
     tier.run([requests] * 100)
-    assert (tier.wanted, tier.running) == (1, 1)
+    assert (tier.target, tier.running) == (1, 1)
     return tier
 
 
-def test_a_tier_without_a_request_wants_nothing() -> None:
+def test_a_tier_without_a_request_has_no_replica() -> None:
     tier = Tier()
-    assert tier.run([0.0] * 50).wanted == 0
+    assert tier.run([0.0] * 50).target == 0
     assert tier.actions == []
 
 
 def test_the_first_request_wakes_a_tier_at_once() -> None:
     decision = Tier().step(1.0)
-    assert (decision.wanted, decision.reason) == (1, Reason.WAKE)
+    assert (decision.target, decision.reason) == (1, Reason.WAKE)
 
 
-def test_a_cold_start_is_no_load_however_long_it_takes() -> None:
+def test_a_long_cold_start_is_not_load() -> None:
     tier = Tier(cold_start_s=300.0)
     tier.run([5.0] * 250)
     assert tier.actions == [(1.0, 0, 1)]
 
 
-def test_what_waits_for_replicas_that_start_asks_for_nothing_twice() -> None:
-    # A wait of many seconds, while the replicas that answer it are starting, is as good as none.
+def test_requests_that_wait_for_starting_replicas_cause_no_second_scale_out() -> None:
+    # A long wait counts as none while the replicas that answer it are starting.
     patient, waiting = settled(), settled()
     for _ in range(8):
-        assert waiting.step(40.0, queue_wait_ms=9000.0).wanted == patient.step(40.0).wanted
-    # 40 need five replicas, with room for chance seven, and while they grow some more. Then nothing more is wanted.
-    before = waiting.wanted
+        assert waiting.step(40.0, queue_wait_ms=9000.0).target == patient.step(40.0).target
+    # 40 need five replicas, seven with headroom, and some more while they grow. Then the target stays.
+    before = waiting.target
     waiting.run([40.0] * 5)
-    assert waiting.wanted == before <= 15
+    assert waiting.target == before <= 15
 
 
-def test_a_crowd_that_wakes_a_tier_gets_its_replicas_as_soon_as_the_first_one_runs() -> None:
+def test_many_requests_that_wake_a_tier_get_their_replicas_as_soon_as_the_first_one_runs() -> None:
     tier = Tier()
-    # Serve wakes it with one replica and asks the policy when that runs; no request has ended yet.
-    tier.wanted, tier.running, tier.scaled_out_s, tier.now_s = 1, 1, 0.0, 10.0
-    assert tier.step(4.0 * SLOTS, service_s=0.0).wanted >= 4
+    # Serve wakes the tier with one replica and calls the policy when that runs; no request has ended yet.
+    tier.target, tier.running, tier.scaled_out_s, tier.now_s = 1, 1, 0.0, 10.0
+    assert tier.step(4.0 * SLOTS, service_s=0.0).target >= 4
 
 
 @pytest.mark.parametrize("times", [3, 8])
-def test_a_load_step_scales_out_within_two_periods_to_what_it_needs(times: int) -> None:
+def test_a_load_step_scales_out_within_two_periods(times: int) -> None:
     tier = settled()
     tier.run([3.0 * times] * 2)
-    assert tier.wanted * SLOTS >= 3 * times
+    assert tier.target * SLOTS >= 3 * times
     tier.run([3.0 * times] * 30)
     assert tier.running * SLOTS >= 3 * times
 
 
-def test_a_queue_wait_that_stays_although_everything_runs_asks_for_one_more() -> None:
+def test_a_lasting_queue_wait_although_all_replicas_run_adds_one() -> None:
     tier = settled()
     decisions = [tier.step(3.0, queue_wait_ms=400.0) for _ in range(3)]
-    assert [(decision.wanted, decision.reason) for decision in decisions[1:]] == [
+    assert [(decision.target, decision.reason) for decision in decisions[1:]] == [
         (1, Reason.STEADY),
         (2, Reason.QUEUE_WAIT),
     ]
 
 
-def test_a_queue_wait_of_one_moment_asks_for_nothing() -> None:
+def test_a_momentary_queue_wait_adds_none() -> None:
     tier = settled()
     tier.step(3.0, queue_wait_ms=400.0)
     tier.run([3.0] * 10)
-    assert tier.wanted == 1
+    assert tier.target == 1
 
 
-def test_full_kv_caches_ask_for_more_before_the_slots_are_full() -> None:
+def test_full_kv_caches_scale_out_before_the_slots_are_full() -> None:
     tier = settled(3.0)
     decision = tier.step(3.0, kv_usage=0.98)
-    assert decision.wanted == 2
+    assert decision.target == 2
     assert decision.needed == 2
 
 
-def test_the_tiers_maximum_is_not_passed_and_said_to_be_the_reason() -> None:
+def test_the_maximum_is_kept_and_given_as_the_reason() -> None:
     tier = Tier(rules=replace(RULES, max_replicas=2))
     tier.run([6.0] * 30)
     decision = tier.run([400.0] * 5)
-    assert (decision.wanted, decision.reason) == (2, Reason.BOUNDED)
+    assert (decision.target, decision.reason) == (2, Reason.BOUNDED)
 
 
 def test_an_idle_tier_goes_to_zero_after_its_idle_time_and_not_before() -> None:
     tier = settled()
     left_s = tier.now_s
     tier.run([0.0] * 200)
-    assert tier.wanted == 0
+    assert tier.target == 0
     [(when_s, before, after)] = tier.actions[1:]
     assert (before, after) == (1, 0)
     assert RULES.idle_s <= when_s - left_s <= RULES.idle_s + 2
 
 
-def test_the_lowest_number_of_replicas_stays() -> None:
+def test_the_minimum_is_kept() -> None:
     tier = Tier(rules=replace(RULES, min_replicas=1))
     tier.run([0.0] * 200)
-    assert tier.wanted == 1
+    assert tier.target == 1
 
 
-def test_cold_starts_are_measured_from_wanted_to_running() -> None:
+def test_cold_starts_are_measured_from_requested_to_running() -> None:
     tier = Tier(cold_start_s=25.0)
     decision = tier.run([5.0] * 40)
     assert decision.cold_start_s == 25.0
 
 
-def test_a_replica_goes_when_nothing_needed_it_for_the_hold_time() -> None:
+def test_a_replica_goes_after_the_hold_window() -> None:
     tier = Tier()
     tier.run([30.0] * 200)
-    many, left_s = tier.wanted, tier.now_s
+    many, left_s = tier.target, tier.now_s
     tier.run([3.0] * 600)
     [(when_s, before, after)] = [action for action in tier.actions if action[0] > left_s]
     assert (before, after) == (many, 1)
@@ -208,29 +210,27 @@ def test_a_replica_goes_when_nothing_needed_it_for_the_hold_time() -> None:
 MANY = replace(RULES, max_replicas=10_000)
 
 
-def test_of_steady_traffic_little_is_kept_free() -> None:
+def test_steady_traffic_gets_the_least_headroom() -> None:
     decision = Tier(rules=MANY).run([8000.0] * 3000)
     assert decision.needed == 8000 * (1 + MANY.settings.headroom) / SLOTS
 
 
-@pytest.mark.parametrize(("took_s", "believed_s"), [(25.0, 25.0), (1500.0, 40.0)])
-def test_a_start_that_waited_for_a_node_that_did_not_come_is_not_learned_as_it_is(
-    took_s: float, believed_s: float
-) -> None:
+@pytest.mark.parametrize(("took_s", "counts_as_s"), [(25.0, 25.0), (1500.0, 40.0)])
+def test_a_start_that_waited_for_a_missing_node_counts_only_in_part(took_s: float, counts_as_s: float) -> None:
     """The rules expect 10 s. As a cold start, 25 minutes would keep a replica for as long after its last request."""
-    signals = Signals(now_s=2000.0, wanted=1, running=1, scaled_out_s=2000.0 - took_s)
-    assert decide(signals, Memory(decided_s=1999.0), RULES).cold_start_s == believed_s
+    signals = Signals(now_s=2000.0, target=1, running=1, scaled_out_s=2000.0 - took_s)
+    assert decide(signals, Memory(decided_s=1999.0), RULES).cold_start_s == counts_as_s
 
 
-def test_starts_that_always_take_so_long_are_known_after_a_few_of_them() -> None:
+def test_starts_that_always_take_long_are_learned_after_a_few() -> None:
     memory = Memory(decided_s=0.0)
     for now_s in range(1000, 20_000, 1000):
-        decision = decide(Signals(now_s=float(now_s), wanted=1, running=1, scaled_out_s=now_s - 200.0), memory, RULES)
+        decision = decide(Signals(now_s=float(now_s), target=1, running=1, scaled_out_s=now_s - 200.0), memory, RULES)
         memory = decision.memory
     assert decision.cold_start_s == pytest.approx(200.0, rel=0.05)
 
 
-def test_as_much_is_kept_free_as_the_work_usually_changes_within_a_cold_start() -> None:
+def test_headroom_covers_the_usual_change_within_a_cold_start() -> None:
     wave = [8000.0 + 40 * abs(second % 120 - 60) for second in range(3000)]
     tier = Tier(rules=MANY)
     tier.run(wave)
@@ -240,15 +240,15 @@ def test_as_much_is_kept_free_as_the_work_usually_changes_within_a_cold_start() 
     assert decision.needed >= 8000 * (1 + MANY.settings.deviations * 0.1) / SLOTS
 
 
-def test_bursts_now_and_then_are_not_what_is_usual() -> None:
+def test_occasional_bursts_do_not_count_as_usual_change() -> None:
     tier = Tier(rules=MANY)
     tier.run(([8000.0] * 1100 + [24_000.0] * 100) * 3)
     assert (tier.memory.deviation or 0) < 0.01
-    # But room is kept for one like them, within what there was of late.
-    assert tier.run([8000.0] * 300).needed == pytest.approx(8000 * (1 + MANY.settings.most_headroom) / SLOTS, rel=0.1)
+    # But the headroom covers one like them, within the recent peak.
+    assert tier.run([8000.0] * 300).needed == pytest.approx(8000 * (1 + MOST_HEADROOM) / SLOTS, rel=0.1)
 
 
-def test_a_few_requests_change_by_chance_as_poisson_traffic_does() -> None:
+def test_headroom_covers_at_least_the_noise_of_poisson_traffic() -> None:
     # 64 requests, give or take 8.
     assert Tier().run([64.0] * 300).needed == ceil((64 + RULES.settings.deviations * 8) / SLOTS)
 
@@ -257,7 +257,7 @@ def test_a_ramp_is_followed_as_far_ahead_as_a_start_takes() -> None:
     def ahead(cold_start_s: float) -> float:
         tier = Tier(rules=replace(MANY, settings=ScalingSettings(headroom=1.0)), cold_start_s=cold_start_s)
         tier.run([8000.0] * 200)
-        return tier.run([8000.0 + 50 * second for second in range(60)]).offered - 8000 - 50 * 59
+        return tier.run([8000.0 + 50 * second for second in range(60)]).offered_load - 8000 - 50 * 59
 
     # It grows by 50 a second, of which chance explains three times 8.3 (10,200 requests of 10 s, for half a minute),
     # and over the last seven seconds three times 18: all of it.
@@ -269,8 +269,8 @@ def test_a_ramp_is_followed_as_far_ahead_as_a_start_takes() -> None:
 def test_a_decision_comes_with_the_signals_that_led_to_it() -> None:
     decision = settled().step(3.0)
     assert decision.signals.engine_running == 3.0
-    assert decision.offered == pytest.approx(3.0)
-    assert (decision.needed, decision.kept, decision.reason) == (1, 1, Reason.STEADY)
+    assert decision.offered_load == pytest.approx(3.0)
+    assert (decision.needed, decision.held, decision.reason) == (1, 1, Reason.STEADY)
 
 
 loads = st.lists(st.tuples(st.floats(0, 120), st.integers(1, 60)), min_size=1, max_size=12)
@@ -279,14 +279,14 @@ loads = st.lists(st.tuples(st.floats(0, 120), st.integers(1, 60)), min_size=1, m
 
 @settings(max_examples=60, deadline=None)
 @given(loads=loads, seed=st.integers(0, 10**6), cold_start_s=st.floats(1, 60))
-def test_whatever_the_traffic_it_never_flaps_and_keeps_its_bounds(
+def test_no_traffic_makes_it_flap_or_leave_its_bounds(
     loads: list[tuple[float, int]], seed: int, cold_start_s: float
 ) -> None:
     tier, noise = Tier(cold_start_s=cold_start_s), Random(seed)
     for level, seconds in loads:
         for _ in range(seconds):
             tier.step(max(0.0, level + noise.gauss(0, level**0.5)))
-            assert 0 <= tier.wanted <= RULES.max_replicas
+            assert 0 <= tier.target <= RULES.max_replicas
     for (out_s, before, after), (in_s, _, later) in zip(tier.actions, tier.actions[1:], strict=False):
         if before < after and later < after:
             assert in_s - out_s >= min(HOLD_S, RULES.idle_s)
@@ -294,7 +294,7 @@ def test_whatever_the_traffic_it_never_flaps_and_keeps_its_bounds(
 
 @settings(max_examples=40, deadline=None)
 @given(level=st.floats(1, 120))
-def test_steady_traffic_settles_and_then_changes_nothing(level: float) -> None:
+def test_the_target_settles_under_steady_traffic(level: float) -> None:
     tier = Tier()
     tier.run([level] * 150)
     before = len(tier.actions)
@@ -305,7 +305,7 @@ def test_steady_traffic_settles_and_then_changes_nothing(level: float) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(lower=st.floats(0, 100), more=st.floats(0, 60))
-def test_more_work_never_wants_fewer_replicas(lower: float, more: float) -> None:
+def test_more_load_never_needs_fewer_replicas(lower: float, more: float) -> None:
     def needed(requests: float) -> int:
         tier = Tier()
         return tier.run([requests] * 60).needed
@@ -313,27 +313,27 @@ def test_more_work_never_wants_fewer_replicas(lower: float, more: float) -> None
     assert needed(lower) <= needed(lower + more)
 
 
-def test_growth_is_what_chance_does_not_explain() -> None:
+def test_growth_counts_only_beyond_chance() -> None:
     # 100 requests of 2 s each: in 5 s 250 come and 250 go, give or take 22 together, 4.5 a second; three times that.
-    steep = Memory(work=tuple((float(t), 90.0 + 20.0 * (t - 2)) for t in range(5)), service_s=2.0, cold_start_s=None)
-    assert slope(steep.work) == pytest.approx(20.0)
-    assert sure_growth_per_s(steep, 5.0) == pytest.approx(20.0 - 3 * (2 * 90 / (2 * 5)) ** 0.5)
-    flat = replace(steep, work=tuple((float(t), 90.0 + 5.0 * t) for t in range(5)))
-    assert sure_growth_per_s(flat, 5.0) == 0
-    assert sure_growth_per_s(replace(steep, service_s=0.0), 5.0) == 0
+    steep = Memory(load=tuple((float(t), 90.0 + 20.0 * (t - 2)) for t in range(5)), service_s=2.0, cold_start_s=None)
+    assert slope(steep.load) == pytest.approx(20.0)
+    assert significant_growth_per_s(steep, 5.0) == pytest.approx(20.0 - 3 * (2 * 90 / (2 * 5)) ** 0.5)
+    flat = replace(steep, load=tuple((float(t), 90.0 + 5.0 * t) for t in range(5)))
+    assert significant_growth_per_s(flat, 5.0) == 0
+    assert significant_growth_per_s(replace(steep, service_s=0.0), 5.0) == 0
     assert slope(((1.0, 2.0),)) == 0
 
 
-def test_offered_work_is_littles_law() -> None:
-    memory = Memory(work=tuple((float(t), 90.0 + 20.0 * (t - 2)) for t in range(5)), service_s=2.0)
-    grows = sure_growth_per_s(memory, 5.0)
+def test_offered_load_is_littles_law() -> None:
+    memory = Memory(load=tuple((float(t), 90.0 + 20.0 * (t - 2)) for t in range(5)), service_s=2.0)
+    grows = significant_growth_per_s(memory, GROWTH_WINDOW_S)
     # 45 requests/s end after 2 s each, and so many more come every second than go.
-    offered = offered_work(Signals(4.0, 4, 4, engine_running=90.0), memory, 5.0)
-    assert offered == pytest.approx((45 + grows) * 2)
+    load = offered_load(Signals(4.0, 4, 4, engine_running=90.0), memory)
+    assert load == pytest.approx((45 + grows) * 2)
 
 
 def context(now_s: float, target: int, **over: Any) -> Any:
-    """What Serve's controller hands over."""
+    """Return the context that Serve's controller passes."""
     given: dict[str, Any] = {
         "current_time": now_s,
         "target_num_replicas": target,
@@ -355,14 +355,14 @@ def policy() -> QueueWaitPolicy:
     return QueueWaitPolicy("eco", SLOTS, 10.0, 30.0, ScalingSettings().model_dump())
 
 
-def test_the_policy_reads_the_newest_word_of_every_replica() -> None:
+def test_the_policy_reads_the_newest_report_of_every_replica() -> None:
     metrics = {
         "engine_running": {"a": series(1, 8), "b": series(8)},
         "engine_waiting": {"a": series(9, 0), "b": series(6)},
         "service_s": {"a": series(0), "b": series(10)},
     }
-    wanted, state = policy()(context(1.0, 2, raw_metrics=metrics, total_queued_requests=10.0))
-    assert wanted > 2
+    target, state = policy()(context(1.0, 2, raw_metrics=metrics, total_queued_requests=10.0))
+    assert target > 2
     assert state == {}
 
 
@@ -374,11 +374,11 @@ def test_the_policy_decides_once_a_period() -> None:
     assert asked(context(11.0, 1, raw_metrics=busy, total_queued_requests=30.0))[0] > 1
 
 
-def test_a_replica_that_has_not_reported_yet_counts_as_idle() -> None:
+def test_a_replica_that_has_not_reported_counts_as_idle() -> None:
     assert policy()(context(1.0, 1, raw_metrics={"engine_running": {"a": []}}))[0] == 1
 
 
-def test_the_bounds_are_serves() -> None:
+def test_the_bounds_are_those_of_serve() -> None:
     busy = {"engine_running": {"a": series(8)}, "service_s": {"a": series(10)}}
     flooded = context(1.0, 1, raw_metrics=busy, total_queued_requests=500.0)
     assert policy()(flooded)[0] == 4
@@ -402,13 +402,13 @@ def test_serve_can_send_the_policy_to_a_controller_that_has_none_of_this_code(tm
     assert done.returncode == 0, done.stderr
 
 
-def test_a_tier_that_was_woken_is_given_its_idle_time_also_when_the_answer_was_too_short_to_be_seen() -> None:
+def test_a_woken_tier_keeps_its_idle_time_even_if_its_request_was_never_seen() -> None:
     tier = Tier()
     tier.run([0.0] * 500)
-    # Serve wakes it by itself, and asks the policy only when the replica runs.
-    tier.wanted, tier.running, tier.scaled_out_s, tier.now_s = 1, 1, tier.now_s, tier.now_s + 10
+    # Serve wakes the tier itself, and calls the policy only when the replica runs.
+    tier.target, tier.running, tier.scaled_out_s, tier.now_s = 1, 1, tier.now_s, tier.now_s + 10
     tier.idle_s = 0.0
     tier.run([0.0] * int(RULES.idle_s - 2))
-    assert tier.wanted == 1
+    assert tier.target == 1
     tier.run([0.0] * 5)
-    assert tier.wanted == 0
+    assert tier.target == 0

@@ -8,7 +8,7 @@ import pytest
 
 from bench.autoscaling import HARDWARE, Case, goal_rows, rows_of
 from bench.scaling.policies import MIN_REPLICAS, POLICIES, keda_queue, queue_wait, serve_default
-from bench.scaling.simulation import Hardware, Look, Outcome, Trace, simulate
+from bench.scaling.simulation import Hardware, Outcome, Snapshot, Trace, simulate
 from bench.scaling.traffic import SHAPES, make_trace
 
 PLAIN = Hardware(slots=2, cold_start_s=10.0, prefill_s=0.5, token_s=0.1, token_s_per_running=0.0)
@@ -20,12 +20,12 @@ def trace(*arrivals_s: float, duration_s: float = 100.0) -> Trace:
 
 
 def always(count: int) -> object:
-    return lambda look: count
+    return lambda snapshot: count
 
 
-def watched(seen: list[Look]) -> object:
-    def policy(look: Look) -> int:
-        seen.append(look)
+def watched(seen: list[Snapshot]) -> object:
+    def policy(snapshot: Snapshot) -> int:
+        seen.append(snapshot)
         return 1
 
     return policy
@@ -51,31 +51,31 @@ def test_a_request_that_never_begins_is_missed() -> None:
     assert run(trace(1.0, 1.0, 2.0, duration_s=5.0), always(1), initial=1).missed == 1
 
 
-def test_a_replica_serves_a_cold_start_after_it_was_wanted_and_costs_from_then_on() -> None:
-    outcome = run(trace(30.0, 30.0, 30.0, 30.0), lambda look: 1 if look.now_s < 10 else 2, initial=1)
+def test_a_replica_costs_from_its_request_and_serves_after_its_cold_start() -> None:
+    outcome = run(trace(30.0, 30.0, 30.0, 30.0), lambda snapshot: 1 if snapshot.now_s < 10 else 2, initial=1)
     assert (outcome.missed, outcome.scale_actions, outcome.most_replicas) == (0, 1, 2)
     assert outcome.gpu_hours == pytest.approx((100 + 90) / 3600)
-    late = run(trace(12.0, 12.0, 12.0, 12.0), lambda look: 1 if look.now_s < 10 else 2, initial=1)
+    late = run(trace(12.0, 12.0, 12.0, 12.0), lambda snapshot: 1 if snapshot.now_s < 10 else 2, initial=1)
     assert late.missed == 2
 
 
-def test_a_replica_that_is_taken_back_finishes_what_it_has_and_takes_nothing_new() -> None:
-    # Both are busy when one is taken back at 5 s: it ends at 11 s and costs until then.
-    outcome = run(trace(1.0, 1.0, 1.0, 1.0), lambda look: 2 if look.now_s < 5 else 1, initial=2)
+def test_a_removed_replica_finishes_its_requests_and_takes_no_new_ones() -> None:
+    # Both are busy when one is removed at 5 s: it ends at 11 s and costs until then.
+    outcome = run(trace(1.0, 1.0, 1.0, 1.0), lambda snapshot: 2 if snapshot.now_s < 5 else 1, initial=2)
     assert outcome.missed == 0
     assert outcome.gpu_hours == pytest.approx((100 + 11) / 3600)
-    # Who comes then finds one replica with its slots taken.
-    assert run(trace(1.0, 1.0, 1.0, 1.0, 6.0), lambda look: 2 if look.now_s < 5 else 1, initial=2).missed == 1
+    # A request after that finds one replica without a free slot.
+    assert run(trace(1.0, 1.0, 1.0, 1.0, 6.0), lambda snapshot: 2 if snapshot.now_s < 5 else 1, initial=2).missed == 1
 
 
-def test_replicas_that_still_start_are_taken_back_first() -> None:
-    outcome = run(trace(50.0), lambda look: 2 if look.now_s == 20 else 1, initial=1)
+def test_starting_replicas_are_removed_first() -> None:
+    outcome = run(trace(50.0), lambda snapshot: 2 if snapshot.now_s == 20 else 1, initial=1)
     assert outcome.gpu_hours == pytest.approx((100 + 1) / 3600)
     assert outcome.scale_actions == 2
 
 
 def test_a_policy_sees_the_queue_the_work_and_the_waits() -> None:
-    seen: list[Look] = []
+    seen: list[Snapshot] = []
     run(trace(1.0, 1.0, 2.0), watched(seen), initial=1)
     assert (seen[3].in_engines, seen[3].queued, seen[3].running) == (2, 1, 1)
     assert seen[12].queue_wait_s == pytest.approx(9.0)
@@ -83,9 +83,9 @@ def test_a_policy_sees_the_queue_the_work_and_the_waits() -> None:
 
 
 def test_waits_for_a_replica_that_starts_are_not_reported() -> None:
-    seen: list[Look] = []
+    seen: list[Snapshot] = []
     run(trace(1.0), watched(seen), initial=0)
-    assert max(look.queue_wait_s for look in seen) == 0
+    assert max(snapshot.queue_wait_s for snapshot in seen) == 0
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
@@ -103,51 +103,51 @@ def test_traffic_is_the_same_for_the_same_seed_and_fits_the_tier(name: str) -> N
     assert 0.5 * able < max(per_minute) < able * 1.15
 
 
-def look(**over: float) -> Look:
-    return replace(Look(0.0, 2, 2, 0, 0, 0.0, 0.0), **over)  # type: ignore[arg-type]
+def snapshot(**over: float) -> Snapshot:
+    return replace(Snapshot(0.0, 2, 2, 0, 0, 0.0, 0.0), **over)  # type: ignore[arg-type]
 
 
 def test_serves_own_policy_waits_half_a_minute_before_it_scales_out() -> None:
     policy = serve_default(HARDWARE, 10)
-    answers = [policy(look(now_s=float(t), in_engines=64)) for t in range(100)]
+    answers = [policy(snapshot(now_s=float(t), in_engines=64)) for t in range(100)]
     first = next(t for t, answer in enumerate(answers) if answer > 2)
     assert 30 <= first <= 32
     assert answers[first] == 4  # 64 requests, 16 for each
 
 
-def test_keda_goes_by_what_waits_a_poll_at_a_time() -> None:
+def test_keda_follows_the_waiting_requests_once_per_poll() -> None:
     policy = keda_queue(HARDWARE, 100)
-    assert policy(look(queued=11)) == 3
-    assert policy(look(now_s=5.0, queued=500)) == 2  # not polled
-    assert policy(look(now_s=15.0, queued=500)) == 6  # four more at a time
-    assert policy(look(now_s=30.0, wanted=20, queued=500)) == 40  # or twice as many
+    assert policy(snapshot(queued=11)) == 3
+    assert policy(snapshot(now_s=5.0, queued=500)) == 2  # not polled
+    assert policy(snapshot(now_s=15.0, queued=500)) == 6  # four more at a time
+    assert policy(snapshot(now_s=30.0, target=20, queued=500)) == 40  # or twice as many
 
 
 def test_keda_scales_in_to_what_the_last_five_minutes_needed() -> None:
     policy = keda_queue(HARDWARE, 100)
-    assert policy(look(wanted=6, queued=25)) == 5
-    assert policy(look(now_s=285.0, wanted=5)) == 5
-    assert policy(look(now_s=300.0, wanted=5)) == MIN_REPLICAS
+    assert policy(snapshot(target=6, queued=25)) == 5
+    assert policy(snapshot(now_s=285.0, target=5)) == 5
+    assert policy(snapshot(now_s=300.0, target=5)) == MIN_REPLICAS
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_keeps_between_one_and_the_most(name: str) -> None:
     policy = POLICIES[name](HARDWARE, 3)
     for second in range(200):
-        answer = policy(look(now_s=float(second), wanted=3, running=3, queued=5000, in_engines=96, service_s=14.0))
+        answer = policy(snapshot(now_s=float(second), target=3, running=3, queued=5000, in_engines=96, service_s=14.0))
         assert 1 <= answer <= 3
     for second in range(200, 2000):
-        answer = policy(look(now_s=float(second), wanted=answer, running=answer))
+        answer = policy(snapshot(now_s=float(second), target=answer, running=answer))
         assert 1 <= answer <= 3
     assert answer == 1
 
 
 def test_ours_is_the_shipped_policy() -> None:
     policy = queue_wait(HARDWARE, 10)
-    wanted = 1
+    target = 1
     for second in range(5):
-        wanted = policy(look(now_s=float(second), wanted=wanted, running=1, queued=40 * second, in_engines=32))
-    assert wanted > 1
+        target = policy(snapshot(now_s=float(second), target=target, running=1, queued=40 * second, in_engines=32))
+    assert target > 1
 
 
 def test_the_goal_is_held_against_the_policy_with_fewer_misses() -> None:
