@@ -28,8 +28,8 @@ from router.difficulty.classify import classify_prompt
 from router.registry import ChainEntry, Tier
 from router.request import Message
 from router.spec_params import SpecParams
-from serve_app.engine.deployment import openai_items
 from serve_app.engine.interface import EngineError, Finished, GenerationRequest
+from serve_app.engine.stream_items import openai_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
@@ -117,7 +117,7 @@ class Round:
             request_id=request_id,
             messages=messages_of(ask),
             max_tokens=ask["max_tokens"],
-            max_tokens_is_wish=True,
+            max_tokens_is_explicit=True,
             temperature=ask["temperature"],
             top_p=1.0,
             seed=ask["seed"],

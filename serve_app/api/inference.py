@@ -49,7 +49,7 @@ def generation_request(request_id: str, request: InferenceRequest, plan: Plan) -
         request_id=request_id,
         messages=request.chat(),
         max_tokens=plan.sampling.max_tokens,
-        max_tokens_is_wish=request.max_tokens is not None,
+        max_tokens_is_explicit=request.max_tokens is not None,
         temperature=plan.sampling.temperature,
         top_p=plan.sampling.top_p,
         seed=request.seed,

@@ -41,8 +41,8 @@ from serve_app.api.openai.response import OpenAIExchange
 from serve_app.api.openai.tier_choice import choose, engine_call
 from serve_app.api.views import draft_floor, tiers_view
 from serve_app.config import AppConfig
-from serve_app.engine.deployment import stream_items
 from serve_app.engine.interface import GenerationRequest
+from serve_app.engine.stream_items import stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import installed_version
 from serve_app.pool.run_reports import RunReporter
@@ -67,7 +67,7 @@ class Ingress:
         load_classifier()  # now, so that the first request does not wait for its files
         self._config = config
         self._pool = PoolView(pool)
-        self._runs = RunReporter(pool, config.runs.report_every_s)
+        self._runs = RunReporter(pool)
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
         self._factors = load_factors()

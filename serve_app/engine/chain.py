@@ -1,4 +1,4 @@
-"""The fallback chain: the first entry whose engine answers, with the reasons of those that did not."""
+"""The engine fallback: start the first chain entry whose engine answers, and keep the reasons of those that did not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from serve_app.engine.vllm.process_output import ProcessOutput
 EngineT = TypeVar("EngineT")
 
 WARM_UP: Final = plain_request("warm-up", (Message(role="user", content="one two three one two three"),), 8)
-"""What an engine must answer to be up. An engine's first steps also compile and allocate, for seconds."""
+"""The first request of an engine, which is up when it has answered. First steps also compile and allocate, for
+seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFailure:
-    """Why a entry was left."""
+    """Why an entry was skipped."""
 
     entry: str
     reason: str
@@ -39,7 +40,7 @@ class Started(Generic[EngineT]):
 
 
 class NoEntryWorksError(Exception):
-    """Every entry of a tier's chain failed; the message has all the reasons."""
+    """Every entry of a tier's chain failed; the message has all reasons."""
 
     def __init__(self, tier: str, failures: Sequence[EntryFailure]) -> None:
         super().__init__(f"no entry of tier {tier} works: " + "; ".join(map(str, failures)))
@@ -58,9 +59,9 @@ async def start_first(
     Args:
         tier: name, for the message.
         chain: entries, best first.
-        missing_weights: why a entry's weights cannot be used, or None.
-        start: starts a entry's engine; raises EngineStartError.
-        on_progress: told the entry about to be started and the failures so far.
+        missing_weights: returns why an entry's weights cannot be used, or None.
+        start: starts an entry's engine; raises EngineStartError.
+        on_progress: called with the next entry and the failures so far.
 
     Raises:
         NoEntryWorksError: when none starts.
@@ -79,13 +80,13 @@ async def start_first(
 
 
 async def bring_up(start: Callable[[], Engine]) -> Engine:
-    """Start an engine and have it answer once: its OpenAI application, its chat template, its first steps.
+    """Start an engine and have it answer once, which tries its OpenAI application, chat template and first steps.
 
     Args:
         start: starts it; blocks.
 
     Raises:
-        EngineStartError: with the root cause, whatever failed; what had started is shut down.
+        EngineStartError: with the root cause. What had started is shut down.
     """
     output = ProcessOutput.begin()
     engine: Engine | None = None
@@ -95,7 +96,7 @@ async def bring_up(start: Callable[[], Engine]) -> Engine:
         async for _ in engine.generate(WARM_UP):
             pass
     except Exception as error:
-        # Whatever kind: model code, templates, kernels and drivers raise anything, and the next entry may do without.
+        # Any kind: model code, templates, kernels and drivers raise anything, and the next entry may work without them.
         if engine is not None:
             await engine.shutdown()
         raise EngineStartError(_reason(error, output)) from error

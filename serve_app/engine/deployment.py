@@ -1,18 +1,17 @@
 """The engine deployment: one class, deployed once per tier.
 
-What it adds over the engine it holds: the fallback chain at start, reports to the GPU pool view, token events encoded
-where the tokens are (an ingress replica only passes bytes on), failures as data, health, an end with its engine, and a
-bounded drain.
+It adds to the engine that it holds: the fallback chain at start, reports to the GPU pool, token events encoded where
+the tokens are (an ingress replica only passes bytes on), failures as data, health, an end together with its engine, and
+a bounded drain.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ray import serve
@@ -24,25 +23,16 @@ from cluster.supervised import Supervised, troubles
 from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
-from serve_app.api.events import token_events
 from serve_app.config import AppConfig
-from serve_app.engine.acceptance_metrics import AcceptanceMetrics, RaySink
 from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
-from serve_app.engine.dead_engine import end_with_engine
 from serve_app.engine.draft_fallback import DraftKeeper
-from serve_app.engine.interface import (
-    Admitted,
-    Engine,
-    EngineError,
-    EngineStartError,
-    Finished,
-    GenerationRequest,
-)
-from serve_app.engine.load_signals import LoadSignals
+from serve_app.engine.engine_watch import end_with_engine
+from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
+from serve_app.engine.reports import AcceptanceMetrics, LoadSignals, RaySink
+from serve_app.engine.stream_items import openai_items, stream_items
 from serve_app.engine.stub import StubEngine
-from serve_app.engine.vllm.compat import REPLICA_NEEDS
-from serve_app.engine.vllm.early_errors import errors_first
-from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
+from serve_app.engine.vllm.compat import VLLM_VERSION
+from serve_app.transport.asgi_call import HttpCall
 from serve_app.transport.channel import ReplyTo, send_items
 from serve_app.transport.ray_errors import RAY_ERRORS
 
@@ -50,47 +40,7 @@ logger = logging.getLogger("ray.serve")
 _ANSWER_WITHIN_S = 10.0
 """Longest wait for the pool to take a report, s."""
 _ROUND_WITHIN_S = 60.0
-"""What the replica does beside its requests hangs when one round of it takes longer, s."""
-
-StreamItem = Admitted | bytes | Finished | Failure
-"""What a replica streams to the ingress: `bytes` are whole `token` events."""
-
-
-async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
-    """One request at the engine: `Admitted`, token events, then `Finished`; or `Failure` at any point, last."""
-    try:
-        async with contextlib.aclosing(engine.generate(request)) as items:
-            async for item in items:
-                yield token_events(item) if isinstance(item, list) else item
-    except EngineError as error:
-        yield Failure.of(error)
-    except Exception:
-        # Ours or vLLM's fault, of any kind. The replica is still there, so it says so itself.
-        logger.exception("request %s failed in the engine", request.request_id)
-        yield _failure(engine)
-
-
-async def openai_items(
-    engine: Engine, app: ASGIApp, call: HttpCall
-) -> AsyncGenerator[ResponseStart | bytes | Failure, None]:
-    """One request at the engine's OpenAI application: its answer; or `Failure` at any point, last."""
-    try:
-        async with contextlib.aclosing(errors_first(call_asgi(app, call))) as items:
-            async for item in items:
-                if isinstance(item, ResponseStart) and item.status >= 500 and engine.dead:
-                    yield _failure(engine)  # vLLM's 500 does not say that it may be asked again
-                    return
-                yield item
-    except Exception:
-        # vLLM's application answers with an error where it can; what it lets through is any kind.
-        logger.exception("the engine's OpenAI application failed")
-        yield _failure(engine)
-
-
-def _failure(engine: Engine) -> Failure:
-    if engine.dead:
-        return Failure("engine_dead", "the engine has died", status=503, retryable=True)
-    return Failure("engine_failed", "the engine failed", status=500, retryable=True)
+"""A round of the background work that takes longer is taken to hang, s."""
 
 
 class EngineDeployment:
@@ -99,7 +49,7 @@ class EngineDeployment:
     Args:
         tier: its name in the registry.
         config: the whole config.
-        pool: handle of the GPU pool view.
+        pool: handle of the pool deployment.
 
     Raises:
         NoEntryWorksError: at start, when no entry of the chain works.
@@ -120,7 +70,7 @@ class EngineDeployment:
             await self._report("failed", None, error.failures)
             raise
         for failure in self._started.failures:
-            logger.warning("tier %s: left entry %s: %s", tier, failure.entry, failure.reason)
+            logger.warning("tier %s: skipped entry %s: %s", tier, failure.entry, failure.reason)
         self._engine = self._started.engine
         self._openai: ASGIApp = await self._engine.openai_app()
         logger.info("tier %s serves entry %s after %.1f s", tier, self._started.entry.name, time.monotonic() - began_s)
@@ -130,49 +80,52 @@ class EngineDeployment:
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens)
         self._signals = LoadSignals(time.time(), time.time)
         self._acceptance = AcceptanceMetrics(tier, config.speculation, RaySink())
-        self._beside = (
+        self._background = (
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
-            Supervised("end with the engine", self._end_with_engine),
+            Supervised("engine watch", self._end_with_engine),
         )
-        await self._tell_pool()
-        for work in self._beside:
+        await self._report_and_obey()
+        for work in self._background:
             work.start()
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
-        """One request. Its items go over the token channel; see `token_channel.send_items` for what is returned."""
+        """Answer one request. Its items go over the token channel; `send_items` says what is returned."""
         with self._signals.request(reply_to.asked_s):
             return await send_items(reply_to, stream_items(self._engine, request))
 
     async def openai(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
-        """One request to the engine's own OpenAI-compatible application; else as `generate`."""
+        """Answer one request with the engine's own OpenAI application; otherwise as `generate`."""
         with self._signals.request(reply_to.asked_s):
             return await send_items(reply_to, openai_items(self._engine, self._openai, call))
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Serve asks several times a second, for the scaling policy."""
+        """Return the load signals for the scaling policy; Serve calls this several times a second."""
         return self._signals.stats(self._engine.load())
 
     async def check_health(self) -> None:
-        """Serve asks; raises when the engine is dead, or what is done beside the requests has failed for so long that
-        only another replica may help, and Serve replaces this one."""
+        """Raise when Serve has to replace this replica.
+
+        That is when the engine is dead, or when the background work has failed for so long that only another replica
+        may help.
+        """
         await self._engine.check_health()
-        for work in self._beside:
+        for work in self._background:
             work.raise_if_hopeless()
 
     async def __del__(self) -> None:
         # Serve calls this when the replica stops, after the drain; also after a constructor that failed.
-        if hasattr(self, "_beside"):
-            for work in self._beside:
+        if hasattr(self, "_background"):
+            for work in self._background:
                 work.stop()
             await self._engine.shutdown()
 
     async def _start_engine(self) -> Started[Engine]:
-        telling: set[asyncio.Future[object]] = set()
+        reporting: set[asyncio.Future[object]] = set()
 
         def on_progress(entry: ChainEntry, failures: Sequence[EntryFailure]) -> None:
-            # Not waited for: a start is in more of a hurry than the view.
-            telling.add(asyncio.ensure_future(self._report("loading", entry.name, failures)))
+            # Not awaited: the start must not wait for the pool.
+            reporting.add(asyncio.ensure_future(self._report("loading", entry.name, failures)))
 
         async def start(entry: ChainEntry) -> Engine:
             return await bring_up(lambda: start_blocking(entry))
@@ -185,15 +138,15 @@ class EngineDeployment:
 
     def _start_stub(self, entry: ChainEntry) -> Engine:
         if entry.name in self._config.stub.failing_entries:
-            raise EngineStartError("the stub was told not to start")
+            raise EngineStartError("the stub is configured not to start")
         return StubEngine(entry, self._config.stub.tokens_per_s, obeys_directives=True)
 
     def _start_vllm(self, entry: ChainEntry) -> Engine:
-        # The import costs seconds and belongs to this process alone.
+        # The import takes seconds, and only this process needs it.
         try:
             from serve_app.engine.vllm.engine import start_vllm
         except ImportError as error:
-            raise EngineStartError(f"engine replicas are written for vLLM {REPLICA_NEEDS}: {error}") from error
+            raise EngineStartError(f"engine replicas are written for vLLM {VLLM_VERSION}: {error}") from error
 
         tier = self._config.tiers[self._tier_name]
         return start_vllm(self._tier_name, tier, entry, self._config.speculation, self._model_path)
@@ -214,14 +167,14 @@ class EngineDeployment:
             self._acceptance.publish_drafts(self._drafts.choice.drafts)
 
     async def _end_with_engine(self) -> None:
-        # Not by `ray.actor.exit_actor`, which only a method that Ray called may use.
+        # `ray.actor.exit_actor` may only be called in a method that Ray called.
         await end_with_engine(self._replica_id, self._engine, lambda: self._signals.under_way, lambda: os._exit(1))
 
     async def _report_running(self) -> None:
         await asyncio.sleep(REPORT_EVERY_S)
-        await self._tell_pool()
+        await self._report_and_obey()
 
-    async def _tell_pool(self) -> None:
+    async def _report_and_obey(self) -> None:
         order = await self._report("running", self._started.entry.name, self._started.failures)
         if self._drafts is not None:
             await self._drafts.obey(order)
@@ -239,18 +192,18 @@ class EngineDeployment:
             self._signals.stats(load)["queue_wait_ms"] if load else 0.0,
             self._drafts.choice.drafts if self._drafts else None,
             self._drafts.choice.reason if self._drafts else None,
-            tuple(troubles(self._beside).items()) if hasattr(self, "_beside") else (),
+            tuple(troubles(self._background).items()) if hasattr(self, "_background") else (),
         )
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 order: DraftOrder | None = await self._pool.report.remote(report)
         except RAY_ERRORS as error:
-            # A report is only a view; the next one follows within a second.
-            logger.warning("tier %s: the pool view took no report: %s", self._tier_name, error)
+            # The next report follows within a second.
+            logger.warning("tier %s: the pool took no report: %s", self._tier_name, error)
             return None
         return order
 
 
 def _nothing_missing(entry: ChainEntry) -> str | None:
-    """A stub has no weights."""
+    """Return None: a stub has no weights."""
     return None

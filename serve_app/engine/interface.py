@@ -1,4 +1,4 @@
-"""What every engine does: the request it takes and the items it streams back.
+"""The interface of an engine: the request that it takes and the items that it streams back.
 
 A stream is `Admitted`, then token steps, then exactly one of `Finished` and (raised) `EngineError`.
 """
@@ -28,14 +28,14 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What the ingress asks of a tier's engine."""
+    """A request from the ingress to a tier's engine."""
 
     request_id: str
     messages: tuple[Message, ...]
     max_tokens: int
     """Most completion tokens."""
-    max_tokens_is_wish: bool
-    """True when the client named it: it is then an error, not cut, if it does not fit the context."""
+    max_tokens_is_explicit: bool
+    """True when the client set it: if it does not fit the context, that is an error; otherwise it is cut."""
     temperature: float
     top_p: float
     seed: int | None
@@ -48,12 +48,12 @@ class GenerationRequest:
 
 
 def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: int) -> GenerationRequest:
-    """A greedy request without drafts or anything else to ask for."""
+    """Return a greedy request with no drafts and no other options."""
     return GenerationRequest(
         request_id=request_id,
         messages=messages,
         max_tokens=max_tokens,
-        max_tokens_is_wish=False,
+        max_tokens_is_explicit=False,
         temperature=0.0,
         top_p=1.0,
         seed=None,
@@ -67,10 +67,6 @@ def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: in
 class Admitted:
     """The engine has checked the request and takes it."""
 
-    prompt_tokens: int
-    max_tokens: int
-    active_entry: str
-
 
 @dataclass(frozen=True, slots=True)
 class SpecStats:
@@ -81,9 +77,9 @@ class SpecStats:
     draft_tokens: int = 0
     """Draft tokens verified."""
     accepted_tokens: int = 0
-    """Accepted drafts, those too that the end of the answer cut off."""
+    """Accepted drafts, including those that the end of the answer cut off."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """Engine steps by why they had so many drafts (`speculation.decision.Reason`); empty without speculation."""
+    """Engine steps by why they had that many drafts (`speculation.batch.Reason`); empty without speculation."""
     stopped_by_tau: bool = False
     """Whether acceptance fell under the request's floor at any step."""
 
@@ -109,7 +105,7 @@ class EngineLoad:
     kv_usage: float = 0.0
     """Share of the KV cache in use (0-1)."""
     queue_wait_ms: float = 0.0
-    """Mean time in the engine's waiting queue of the requests that were lately scheduled, ms."""
+    """Mean time in the engine's waiting queue of recently scheduled requests, ms."""
 
 
 @dataclass(slots=True)
@@ -132,7 +128,7 @@ class EngineError(Exception):
 
 
 class EngineStartError(Exception):
-    """The engine of one step could not be started; the message is the reason."""
+    """The engine of one chain entry could not be started; the message is the reason."""
 
 
 EngineItem = Admitted | list[Token] | Finished
@@ -150,36 +146,36 @@ class Engine(Protocol):
         ...
 
     async def openai_app(self) -> ASGIApp:
-        """The OpenAI-compatible HTTP application on this engine."""
+        """Return the OpenAI-compatible HTTP application on this engine."""
         ...
 
     async def check_health(self) -> None:
-        """Raise when the engine cannot serve any more."""
+        """Raise when the engine cannot serve anymore."""
         ...
 
     @property
     def dead(self) -> bool:
-        """Whether it cannot serve any more."""
+        """Whether it cannot serve anymore."""
         ...
 
     async def died(self) -> None:
-        """Return when the engine cannot serve any more. Only of an engine that has answered."""
+        """Return when the engine cannot serve anymore. Only for an engine that has answered before."""
         ...
 
     def load(self) -> EngineLoad:
-        """How many requests are running and waiting in the engine."""
+        """Return how many requests are running and waiting in the engine."""
         ...
 
     def categories(self) -> Mapping[str, DraftCount]:
-        """Draft tokens since the start, by category."""
+        """Return the draft tokens since the start, by category."""
         ...
 
     def own_drafts(self) -> DraftCount:
-        """Draft tokens of the step's own draft model or head since the start."""
+        """Return the draft tokens of the entry's own draft model or head since the start."""
         ...
 
     async def use_drafts(self, drafts: Drafts) -> None:
-        """Have the drafts made by these within a few steps; what is under way goes on. Only with a floor.
+        """Switch to these drafts within a few steps; requests under way go on. Only for an entry with a floor.
 
         Raises:
             EngineError: the engine failed.

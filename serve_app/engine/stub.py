@@ -1,7 +1,7 @@
 """The stub engine: no model, deterministic text, drafts and rejections by pattern. No claim rests on it.
 
 It serves front-end development (`mock: true`), integration tests and relay benchmarks. In an engine replica of an
-application whose `inference_mode` is mock, words of the form `stub:NAME=VALUE` in the last message are directives:
+application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in the last message are directives:
 
     stub:tokens=N      the answer ends by itself after N tokens (finish_reason `stop`)
     stub:rate=R        R tokens/s for this stream instead of the configured speed (0: unlimited)
@@ -9,7 +9,7 @@ application whose `inference_mode` is mock, words of the form `stub:NAME=VALUE` 
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
 
-Anywhere else they are text: a prompt ends no process that others share, and fails nothing.
+Anywhere else they are plain text, so a prompt cannot end a process that others share.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from serve_app.engine.interface import (
     plain_request,
 )
 
-# Whole words, a word in two tokens, an emoji, characters of two and three bytes: what a page must get right.
+# Whole words, a word in two tokens, an emoji, characters of two and three bytes: a front end must get them right.
 _PIECES = (
     " The",
     " dial",
@@ -95,7 +95,7 @@ class StubEngine:
     Args:
         entry: the chain entry that it pretends to run.
         tokens_per_s: output speed of one stream, tokens/s; 0: as fast as the consumer takes them.
-        obeys_directives: whether `stub:` words steer it; only where the process is an engine replica of its own.
+        obeys_directives: whether `stub:` words steer it; only in an engine replica of its own.
     """
 
     entry: ChainEntry
@@ -112,7 +112,7 @@ class StubEngine:
         todo = _Directives.of(text) if self.obeys_directives else _Directives()
         prompt_tokens = sum(len(message.content.split()) + 2 for message in request.messages)
         room = self.entry.max_model_len - prompt_tokens
-        if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
+        if room < 1 or (request.max_tokens_is_explicit and request.max_tokens > room):
             raise EngineError(
                 "prompt_too_long",
                 f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} do not fit max_model_len "
@@ -122,7 +122,7 @@ class StubEngine:
             )
         limit = min(request.max_tokens, room)
         total = limit if todo.tokens is None else min(limit, todo.tokens)
-        yield Admitted(prompt_tokens, limit, self.entry.name)
+        yield Admitted()
 
         self._running.add(request.request_id)
         try:
@@ -134,7 +134,7 @@ class StubEngine:
                 accepted += sum(token.spec_accepted for token in tokens)
                 yield tokens
             if until == todo.fail:
-                raise EngineError("engine_failed", "the stub was told to fail", status=500, retryable=True)
+                raise EngineError("engine_failed", "a stub directive made it fail", status=500, retryable=True)
             if until == todo.die:
                 os._exit(17)
             ended = todo.tokens is not None and total == todo.tokens
@@ -153,7 +153,7 @@ class StubEngine:
     async def _paced(
         self, request: GenerationRequest, text: str, total: int, todo: _Directives
     ) -> AsyncIterator[tuple[list[Token], int, int]]:
-        """Engine steps as time makes them due: several in one item when the consumer lags, as vLLM merges them."""
+        """Yield engine steps when they are due; several in one item when the consumer lags, as vLLM merges them."""
         rate = self.tokens_per_s if todo.rate is None else todo.rate
         loop = asyncio.get_running_loop()
         start, sent = loop.time(), 0
@@ -177,7 +177,7 @@ class StubEngine:
             await asyncio.sleep(0)
 
     async def openai_app(self) -> ASGIApp:
-        """The two OpenAI routes, in the least form that a client can stream."""
+        """Return the two OpenAI routes, in the smallest form that a client can stream."""
         return Starlette(
             routes=[
                 Route("/v1/chat/completions", self._openai, methods=["POST"]),
@@ -230,11 +230,11 @@ class StubEngine:
         return False
 
     async def died(self) -> None:
-        """See `Engine.died`; a stub takes its replica with it, if at all."""
+        """See `Engine.died`. Never returns: a stub ends only with its process."""
         await asyncio.Event().wait()
 
     def load(self) -> EngineLoad:
-        """Streams under way; a stub queues nothing."""
+        """Return the streams under way; a stub queues nothing."""
         return EngineLoad(running=len(self._running), waiting=0)
 
     def categories(self) -> Mapping[str, DraftCount]:
@@ -246,7 +246,7 @@ class StubEngine:
         return self._own
 
     async def use_drafts(self, drafts: Drafts) -> None:
-        """See `Engine.use_drafts`; a stub's drafts are what they are."""
+        """See `Engine.use_drafts`. Only the counting changes, not the stub's drafts."""
         self._drafts = drafts
 
     async def shutdown(self) -> None:
@@ -254,7 +254,7 @@ class StubEngine:
 
 
 def _steps(text: str, total: int, k: int, logprobs: bool) -> list[tuple[list[Token], int]]:
-    """Deterministic engine steps (tokens, number of drafts): step i accepts (seed + i) mod (k + 1) of k drafts."""
+    """Return engine steps (tokens, number of drafts). Step i accepts (seed + i) mod (k + 1) of k drafts."""
     seed = zlib.crc32(text.encode())
     steps: list[tuple[list[Token], int]] = []
     made = 0
@@ -285,7 +285,7 @@ def _usage(finished: Finished) -> dict[str, int]:
 
 
 def _text(content: str | list[dict[str, str]]) -> str:
-    """The content of a message, which may be a list of parts."""
+    """Return the content of a message, which may be a list of parts."""
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.api import Api
 
-REASON = "the stub was told not to start"
+REASON = "the stub is configured not to start"
 
 
 def test_a_tier_serves_its_next_entry_and_shows_why(broken: Api) -> None:

@@ -22,7 +22,7 @@ def generation(text: str = "Hello", **over: Any) -> GenerationRequest:
         "request_id": "r1",
         "messages": (Message(role="user", content=text),),
         "max_tokens": 16,
-        "max_tokens_is_wish": False,
+        "max_tokens_is_explicit": False,
         "temperature": 0.0,
         "top_p": 1.0,
         "seed": None,

@@ -54,10 +54,11 @@ def test_router_and_sustainability_import_nothing_heavy(heavy: str) -> None:
 def test_only_the_engine_and_what_it_puts_into_vllm_import_vllm() -> None:
     rooms = ("router", "sustainability", "cluster", "serve_app")
     assert [name for name, path in every_module(*rooms) if "vllm" in packages(path)] == [
+        "serve_app.engine.vllm.arguments",
         "serve_app.engine.vllm.composite_drafts",
         "serve_app.engine.vllm.cpu_worker",
         "serve_app.engine.vllm.engine",
-        "serve_app.engine.vllm.grammar_errors",
+        "serve_app.engine.vllm.errors",
         "serve_app.engine.vllm.scheduler",
     ]
 

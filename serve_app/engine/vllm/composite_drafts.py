@@ -1,8 +1,8 @@
-"""Two proposers in one engine: the step's own draft model or EAGLE head, and n-gram lookup; in the worker's process.
+"""Two proposers in one engine: the entry's own draft model or EAGLE head, and n-gram lookup. Runs in the worker.
 
-Each step says which of them drafts (`vllm/scheduler.py` writes it on the scheduler's output), so the worker keeps no
-state that could be out of step. With n-gram drafts the draft model does not run. Its KV cache then has holes: drafts
-for requests that ran meanwhile are poorer after going back, and drafts are never more than proposals.
+The scheduler writes on its output which of them drafts at each step (`scheduler.py`), so the worker keeps no state that
+could disagree. With n-gram drafting the draft model does not run, and its KV cache gets holes: after a switch back,
+drafts for requests that ran meanwhile are poorer. That is harmless, as drafts are only proposals.
 
 Written for vLLM's V1 model runner.
 """
@@ -32,7 +32,7 @@ class CompositeGpuWorker(Worker):
 
 
 def compose_drafts(runner: Any) -> None:
-    """Have the runner's drafter make n-gram drafts in the steps that say so.
+    """Have the runner's drafter make n-gram drafts in the steps that order them.
 
     Raises:
         RuntimeError: a runner or drafter that this is not written for.
@@ -40,7 +40,7 @@ def compose_drafts(runner: Any) -> None:
     drafter = getattr(runner, "drafter", None)
     if not isinstance(runner, GPUModelRunner) or not isinstance(drafter, DraftModelProposer | EagleProposer):
         raise RuntimeError(
-            "going over to n-gram drafts (`speculation.floor`) is written for vLLM's V1 model runner "
+            "switching to n-gram drafting (`speculation.floor`) is written for vLLM's V1 model runner "
             "(VLLM_USE_V2_MODEL_RUNNER=0) with a draft model or EAGLE head, "
             f"got {type(runner).__name__} with {type(drafter).__name__}"
         )
@@ -50,21 +50,21 @@ def compose_drafts(runner: Any) -> None:
 
 
 class _Composite:
-    """Stands before the runner's way to draft and before the drafter."""
+    """Wraps the runner's method to draft and the drafter."""
 
     def __init__(self, runner: Any, drafter: Any) -> None:
         self._runner, self._drafter = runner, drafter
-        self._own_way, self._own = runner.propose_draft_token_ids, drafter.propose
+        self._own_drafting, self._own = runner.propose_draft_token_ids, drafter.propose
         self._drafts: Drafts = "own"
         self._history: TokenHistory | None = None
 
     def propose_draft_token_ids(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the runner's."""
+        """See the runner's method."""
         self._drafts = getattr(scheduler_output, DRAFTS_ATTRIBUTE)
-        return self._own_way(scheduler_output, *args, **kwargs)
+        return self._own_drafting(scheduler_output, *args, **kwargs)
 
     def propose(self, **inputs: Any) -> torch.Tensor:
-        """As the drafter's; the runner calls it by keywords."""
+        """See the drafter's method; the runner calls it by keywords."""
         metadata, tokens = inputs["common_attn_metadata"], inputs["target_token_ids"]
         history = self._history = self._history or self._new_history()
         history.write(metadata.slot_mapping[: len(tokens)], tokens)
@@ -72,7 +72,7 @@ class _Composite:
             return self._own(**inputs)
         k = inputs["num_speculative_tokens"]
         drafter = self._drafter
-        # As the drafter would leave it; lookups have no probabilities.
+        # The drafter itself would set these; lookups have no probabilities.
         drafter.num_speculative_tokens, drafter._last_draft_probs = k, None
         last = inputs["token_indices_to_sample"]
         if last is None:
@@ -80,7 +80,7 @@ class _Composite:
         positions = inputs["target_positions"]
         lengths = (positions[0] if positions.dim() == 2 else positions)[last].long() + 1
         text = history.read(metadata.block_table_tensor[: len(last)], metadata.max_seq_len)
-        # What was just sampled has no slot yet.
+        # The token that was just sampled has no slot yet.
         text = torch.cat([text, torch.zeros_like(text[:, :1])], dim=1)
         text.scatter_(1, lengths.unsqueeze(1), inputs["next_token_ids"].to(text.dtype).unsqueeze(1))
         return ngram_drafts(text, lengths + 1, k).long()

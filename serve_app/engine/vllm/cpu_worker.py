@@ -1,15 +1,15 @@
-"""vLLM 0.32's CPU worker, three faults mended; in the process of the worker (`worker_cls`). For the CPU build alone.
+"""vLLM 0.32's CPU worker with three faults patched (`worker_cls`). Only for the CPU build.
 
 1. With drafts at a temperature above 0 it does not sample the model's distribution: `expand_kernel` writes each draft
    token's temperature, top_p and top_k into a temporary copy that is never copied back, so they are uninitialised
    memory (vLLM issue 55005).
-2. A seeded request whose prefill is cut into pieces ends the engine for everybody: what is sampled after a piece is
-   thrown away, and for that the generator is set back, which generators on CPU cannot do ("CPU Generator does not use
+2. A seeded request whose prefill is cut into pieces ends the engine for everybody: the token sampled after a piece is
+   thrown away, and the generator is reset for that, which generators on CPU cannot do ("CPU Generator does not use
    offset").
-3. A sampled request with a top_k ends the engine in any step in which nothing is drafted: the largest of no top_k is
-   asked for.
+3. A sampled request with a top_k ends the engine in any step in which nothing is drafted: vLLM takes the largest of no
+   top_k.
 
-Each can go with the first vLLM that has mended it.
+Remove each with the first vLLM that has fixed it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from serve_app.engine.vllm.composite_drafts import compose_drafts
 
 
-class MendedCpuWorker(CPUWorker):
+class PatchedCpuWorker(CPUWorker):
     """See the module."""
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """See vLLM."""
         super().load_model(*args, **kwargs)
-        repair_draft_sampling()
-        spare_steps_without_drafts()
-        spare_generators(self.model_runner)
+        patch_draft_sampling()
+        patch_steps_without_drafts()
+        patch_generators(self.model_runner)
 
 
-class CompositeCpuWorker(MendedCpuWorker):
-    """With n-gram drafts beside the step's own."""
+class CompositeCpuWorker(PatchedCpuWorker):
+    """The patched worker with n-gram drafts beside the entry's own."""
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """See vLLM."""
@@ -46,22 +46,22 @@ class CompositeCpuWorker(MendedCpuWorker):
         compose_drafts(self.model_runner)
 
 
-def repair_draft_sampling() -> None:
+def patch_draft_sampling() -> None:
     """Give `expand_kernel` an implementation that writes what it computes. Greedy requests do not use it.
 
     Raises:
-        RuntimeError: this vLLM runs the kernel in another way, so its sampling must be looked at again.
+        RuntimeError: this vLLM runs the kernel in another way, so its sampling must be checked again.
     """
     kernel = rejection_sampler.expand_kernel
     if not isinstance(kernel, KernelOverride):
         raise RuntimeError(f"vLLM's expand_kernel on CPU is a {type(kernel).__name__}, expected a KernelOverride")
-    # Not by `register_kernels`, which looks through every loaded module and fails at some of Ray's and torch's.
+    # `register_kernels` would look through every loaded module, and fails at some of Ray's and torch's.
     kernel._impl = kernel.func = expand
     kernel._forward_by_name = False
 
 
-def spare_steps_without_drafts() -> None:
-    """Leave the logits of draft tokens as they are where there are none."""
+def patch_steps_without_drafts() -> None:
+    """Skip the sampling constraints of draft tokens when there are none."""
     constrain = rejection_sampler.apply_sampling_constraints
 
     def constrain_some(logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -94,12 +94,12 @@ def expand(
     output.copy_(torch.repeat_interleave(replaced, counts))
 
 
-def spare_generators(runner: CPUModelRunner) -> None:
-    """Sample what will be thrown away without the request's own generator, so that none has to be set back."""
-    sample, keep_books = runner._sample, runner._bookkeeping_sync
+def patch_generators(runner: CPUModelRunner) -> None:
+    """Sample tokens that will be thrown away without the request's generator, so that it need not be reset."""
+    sample, bookkeeping = runner._sample, runner._bookkeeping_sync
     aside: dict[int, torch.Generator] = {}
 
-    def sample_sparing(*args: Any, **kwargs: Any) -> Any:
+    def sample_without_discarded(*args: Any, **kwargs: Any) -> Any:
         # The sampling metadata hold this same dictionary.
         generators = runner.input_batch.generators
         for row in np.nonzero(runner.discard_request_mask.np[: runner.input_batch.num_reqs])[0].tolist():
@@ -107,12 +107,12 @@ def spare_generators(runner: CPUModelRunner) -> None:
                 aside[row] = generators.pop(row)
         return sample(*args, **kwargs)
 
-    def keep_books_and_restore(*args: Any, **kwargs: Any) -> Any:
+    def bookkeeping_and_restore(*args: Any, **kwargs: Any) -> Any:
         try:
-            return keep_books(*args, **kwargs)
+            return bookkeeping(*args, **kwargs)
         finally:
             runner.input_batch.generators.update(aside)
             aside.clear()
 
-    runner._sample = sample_sparing
-    runner._bookkeeping_sync = keep_books_and_restore
+    runner._sample = sample_without_discarded
+    runner._bookkeeping_sync = bookkeeping_and_restore

@@ -1,83 +1,65 @@
 """vLLM behind the engine interface; imported only inside an engine replica.
 
-What it adds over `AsyncLLM`: a draft depth of its own for each request (`vllm/scheduler.py`), the exact record of what
-was drafted and accepted (`vllm/step_record.py`), and a text for each token (`token_text.py`). Chats are rendered,
-tokenized and given their sampling defaults by vLLM's own OpenAI layer, so that both ways to ask give the same answer.
+It adds to `AsyncLLM`: a draft depth of its own for each request (`scheduler.py`), the exact record of what was drafted
+and accepted (`step_record.py`), and a text for each token (`token_text.py`). vLLM's own OpenAI layer renders and
+tokenizes chats and gives them their sampling defaults, so `/api/inference` and the OpenAI routes answer alike.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 from tokenizers.decoders import DecodeStream
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
-from vllm.entrypoints.launchers.cli_args import FrontendArgs
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
-from vllm.exceptions import GracefulHTTPError, VLLMError
+from vllm.exceptions import VLLMError
 from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from router.registry import ChainEntry, Drafts, Speculation, Tier
+from router.registry import ChainEntry, Drafts, Tier
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
     EngineError,
     EngineItem,
     EngineLoad,
-    EngineStartError,
     Finished,
     GenerationRequest,
     SpecStats,
 )
-from serve_app.engine.load_signals import Recent
-from serve_app.engine.vllm import ngram_lookup
-from serve_app.engine.vllm.grammar_errors import refuse_bad_grammars
-from serve_app.engine.vllm.scheduler import CONFIG_KEY, ORDER_PREFIX
+from serve_app.engine.reports import Recent
+from serve_app.engine.vllm.arguments import engine_args, server_namespace
+from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
+from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import SpecRecords
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
 
-_NGRAM = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
-
-_CPU_WORKERS = {
-    False: "serve_app.engine.vllm.cpu_worker.MendedCpuWorker",
-    True: "serve_app.engine.vllm.cpu_worker.CompositeCpuWorker",
-}
-"""By whether the entry can go over to n-gram drafts."""
-_CLIENT = "inference-"
-"""Before a client's request id, which may be anything, also what looks like an order."""
-_SEQUENCES_A_REQUEST = 4
-"""Sequences that the requests of a replica may have on average (`n`, and several prompts in one request). vLLM refuses
-what would be more than so many times `max_ongoing_requests` with a 503, instead of queueing without a bound."""
-_FAILED = "error"
-"""vLLM's finish reason of a request that the engine could not go on with."""
-_TOO_LONG = ("input_text", "input_tokens")
-"""What vLLM names as wrong in a chat that is too long, by its characters or its tokens."""
+_CLIENT: Final = "inference-"
+"""Prefix of a client's request id, which may be anything, even what looks like an order."""
+_FAILED: Final = "error"
+"""vLLM's finish reason of a request that the engine gave up."""
 
 
 class _LoadCounter(StatLoggerBase):
-    """Keeps the scheduler's last counts."""
+    """Keeps the scheduler's newest counts."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self.running = 0
@@ -91,63 +73,10 @@ class _LoadCounter(StatLoggerBase):
     def log_engine_initialized(self) -> None: ...
 
 
-def server_args(entry: ChainEntry) -> dict[str, Any]:
-    """Those of the entry's arguments that are for vLLM's OpenAI server (tool call parser, chat template, ...)."""
-    return {key: value for key, value in entry.engine_args.items() if key in vars(FrontendArgs())}
-
-
-def engine_args(
-    name: str, tier: Tier, entry: ChainEntry, settings: SpeculationSettings, model_path: Callable[[str], Path]
-) -> AsyncEngineArgs:
-    """vLLM's engine arguments for one entry of a tier.
-
-    Raises:
-        EngineStartError: an argument that vLLM does not know.
-    """
-    speculation = entry.speculation
-    arguments: dict[str, Any] = {
-        "model": str(model_path(entry.target)),
-        "served_model_name": [name, entry.target],
-        "max_model_len": entry.max_model_len,
-        "quantization": entry.quantization,
-        "tensor_parallel_size": max(1, tier.gpus),
-        "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
-        "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
-        **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
-    }
-    composite = speculation is not None and speculation.floor is not None
-    if tier.gpu is None:
-        arguments.setdefault("worker_cls", _CPU_WORKERS[composite])
-    elif composite:
-        arguments.setdefault("worker_cls", "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker")
-    if speculation:
-        controller = {"settings": settings.model_dump(mode="json"), "speculation": speculation.model_dump(mode="json")}
-        arguments["scheduler_cls"] = "serve_app.engine.vllm.scheduler.DepthScheduler"
-        arguments["additional_config"] = {**arguments.get("additional_config", {}), CONFIG_KEY: controller}
-        arguments.setdefault("per_request_spec_decode_metrics", "detailed")
-    try:
-        return AsyncEngineArgs(**arguments)
-    except TypeError as error:
-        raise EngineStartError(f"engine_args: {error}") from error
-
-
-def _server_namespace(args: AsyncEngineArgs, entry: ChainEntry) -> argparse.Namespace:
-    return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(entry)))
-
-
-def _speculative_config(speculation: Speculation, model_path: Callable[[str], Path]) -> dict[str, Any]:
-    config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
-    if speculation.draft is not None:
-        config["model"] = str(model_path(speculation.draft))
-    if speculation.method == "ngram":
-        config |= _NGRAM
-    return config
-
-
 def start_vllm(
     name: str, tier: Tier, entry: ChainEntry, settings: SpeculationSettings, model_path: Callable[[str], Path]
 ) -> VllmEngine:
-    """Start the engine of one entry; blocks until its weights are loaded.
+    """Start the engine of one entry; block until its weights are loaded.
 
     Raises:
         EngineStartError: an argument that vLLM does not know.
@@ -160,7 +89,7 @@ def start_vllm(
         counters.append(_LoadCounter(vllm_config, engine_index))
         return counters[-1]
 
-    validate_api_server_args(_server_namespace(args, entry))
+    validate_api_server_args(server_namespace(args, entry))
     config = args.create_engine_config()
     engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     records, waits = SpecRecords(), Recent()
@@ -170,12 +99,12 @@ def start_vllm(
 
 
 def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recent) -> None:
-    """Have each engine output's record taken off before vLLM processes (and perhaps merges) the output.
+    """Take each engine output's record off before vLLM processes (and perhaps merges) the output.
 
     Args:
         processor: vLLM's.
-        records: where records go.
-        waits: where the time goes that a request was in the engine's waiting queue, s.
+        records: takes the records.
+        waits: takes the times that requests were in the engine's waiting queue, s.
     """
     process = processor.process_outputs
 
@@ -192,7 +121,7 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recen
 
 
 def queue_wait_s(events: Sequence[EngineCoreEvent]) -> float | None:
-    """Time in the waiting queue, of the output that tells of it: a request's first. Preemptions are not counted."""
+    """Return the time in the waiting queue, which a request's first output has. Preemptions are not counted."""
     times = {event.type: event.timestamp for event in reversed(events)}
     queued, scheduled = times.get(EngineCoreEventType.QUEUED), times.get(EngineCoreEventType.SCHEDULED)
     return None if queued is None or scheduled is None else max(0.0, scheduled - queued)
@@ -213,29 +142,28 @@ class VllmEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
-        with self._errors_as_ours(VLLMError, ValueError):
+        with errors_as_ours(self._engine, VLLMError, ValueError):
             prompt, params = await self._prepare(request)
         prompt_ids = prompt["prompt_token_ids"]
-        assert params.max_tokens is not None
         adding = asyncio.ensure_future(self._engine.add_request(_CLIENT + request.request_id, prompt, params))
         collector: RequestOutputCollector | None = None
         finished = False
         try:
-            with self._errors_as_ours(VLLMError, ValueError):
+            with errors_as_ours(self._engine, VLLMError, ValueError):
                 collector = await asyncio.shield(adding)
             assert collector is not None
             record = self._records.of(collector)
-            yield Admitted(len(prompt_ids), params.max_tokens, self._entry.name)
+            yield Admitted()
             texts = TokenTexts(self._decoder(prompt_ids))
             completion_tokens = 0
             while not finished:
-                # All engine steps since the last one was taken, merged; the record keeps them apart.
-                with self._errors_as_ours(VLLMError):
+                # vLLM merges all engine steps since the last item; the record keeps them apart.
+                with errors_as_ours(self._engine, VLLMError):
                     output = await collector.get()
                 completion = output.outputs[0]
                 finished = output.finished
                 if completion.finish_reason == _FAILED:
-                    raise EngineError("engine_failed", "the engine gave the request up", status=500, retryable=True)
+                    raise EngineError("engine_failed", "the engine gave up the request", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
                 _push(texts, completion, record.take_flags(len(completion.token_ids)))
                 tokens = texts.release(completion.text, finished)
@@ -243,7 +171,7 @@ class VllmEngine:
                     yield tokens
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
         finally:
-            # A request whose adding was interrupted is in the engine all the same: wait for its handle, then abort.
+            # A request whose adding was interrupted is in the engine nevertheless: wait for its handle, then abort.
             if not finished and not self._engine.errored:
                 if collector is None and not (adding.done() and adding.exception()):
                     collector = await adding
@@ -251,10 +179,10 @@ class VllmEngine:
                     await self._engine.abort(collector.request_id, internal=True)
 
     async def _prepare(self, request: GenerationRequest) -> tuple[Any, SamplingParams]:
-        """The tokens and sampling parameters that the same chat has on the OpenAI routes.
+        """Return the tokens and sampling parameters that the same chat has on the OpenAI routes.
 
-        By the tier's template and the model's defaults; rendered and tokenized beside the event loop; refused by its
-        length before that, where so many characters cannot be few enough tokens.
+        vLLM applies the tier's template and the model's defaults, and renders and tokenizes outside the event loop. It
+        refuses a chat before that if its characters cannot be few enough tokens.
         """
         state = (await self._fastapi()).state
         chat = ChatCompletionRequest(
@@ -273,7 +201,7 @@ class VllmEngine:
         _, [prompt] = rendered
         size, most = len(prompt["prompt_token_ids"]), self._engine.model_config.max_model_len
         room = most - size
-        if room < 1 or (request.max_tokens_is_wish and request.max_tokens > room):
+        if room < 1 or (request.max_tokens_is_explicit and request.max_tokens > room):
             raise EngineError(
                 "prompt_too_long",
                 f"the prompt has {size} tokens and max_tokens is {request.max_tokens}; together they may be "
@@ -287,33 +215,9 @@ class VllmEngine:
         )
         return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
 
-    @contextmanager
-    def _errors_as_ours(self, *kinds: type[Exception]) -> Iterator[None]:
-        """What vLLM raises, with the status that vLLM's own routes give it.
-
-        Args:
-            kinds: what vLLM raises here.
-
-        Raises:
-            EngineError: instead.
-        """
-        try:
-            yield
-        except kinds as error:
-            if self.dead or isinstance(error, EngineDeadError):
-                raise EngineError("engine_dead", "the engine has died", status=503, retryable=True) from error
-            answer = create_error_response(error).error
-            if answer.code < 500:
-                code = "prompt_too_long" if answer.param in _TOO_LONG else "bad_request"
-                raise EngineError(code, answer.message, status=answer.code, retryable=False) from error
-            if isinstance(error, GracefulHTTPError):
-                raise EngineError("overloaded", answer.message, status=answer.code, retryable=True) from error
-            message = answer.message or "the engine failed"
-            raise EngineError("engine_failed", message, status=answer.code, retryable=True) from error
-
     def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
         tokenizer = self._engine.get_tokenizer()._tokenizer
-        # Primed with the prompt as vLLM's own detokenizer is, so that pieces add up to its text.
+        # Primed with the prompt like vLLM's own detokenizer, so that the pieces add up to its text.
         stream = DecodeStream(ids=prompt_ids, skip_special_tokens=True)
         return lambda token_id: stream.step(tokenizer, token_id) or ""
 
@@ -328,11 +232,11 @@ class VllmEngine:
         return await asyncio.shield(self._app)
 
     async def _build_app(self) -> Any:
-        args = _server_namespace(self._args, self._entry)
+        args = server_namespace(self._args, self._entry)
         tasks = await self._engine.get_supported_tasks()
         fastapi = build_app(args, tasks, self._engine.model_config)
         await init_app_state(self._engine, fastapi.state, args, tasks)
-        # vLLM's handlers tell its HTTP server to stop when the engine has died; here the replica sees to that.
+        # vLLM's handlers stop its HTTP server when the engine has died; here `engine_watch.py` ends the replica.
         fastapi.state.server = SimpleNamespace(should_exit=False)
         return fastapi
 
@@ -343,7 +247,7 @@ class VllmEngine:
         return errored
 
     async def died(self) -> None:
-        """See `Engine.died`: vLLM's task that takes the engine's outputs ends with the engine."""
+        """See `Engine.died`. vLLM's task that takes the engine's outputs ends with the engine."""
         handler = self._engine.output_handler
         assert handler is not None, "it has not answered yet"
         await asyncio.wait({handler})
@@ -355,7 +259,7 @@ class VllmEngine:
     def load(self) -> EngineLoad:
         """See `Engine.load`.
 
-        The scheduler tells its counts after each step, and no step follows when the last request is aborted; so they
+        The scheduler reports its counts after each step, and no step follows when the last request is aborted. So they
         are capped by the requests that the engine's client still knows.
         """
         unfinished = self._engine.output_processor.get_num_unfinished_requests()
@@ -372,7 +276,7 @@ class VllmEngine:
         return self._records.own_drafts
 
     async def use_drafts(self, drafts: Drafts) -> None:
-        """See `Engine.use_drafts`. The order is a request that the scheduler sees, and that is taken back at once."""
+        """See `Engine.use_drafts`. The order is a request that the scheduler sees and that is aborted at once."""
         if drafts == self._drafts:
             return
         prompt: TokensPrompt = {"prompt_token_ids": [0]}

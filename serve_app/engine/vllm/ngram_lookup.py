@@ -1,4 +1,7 @@
-"""n-gram drafts on the device, without a wait for it: what followed the last tokens when they stood there before."""
+"""n-gram drafts on the device: what followed the last tokens when they stood in the text before.
+
+The lookup never waits for the device.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import torch
 
 SHORTEST = 2
 LONGEST = 4
-"""Tokens that must match. Two already repeat by chance in prose; four are enough to follow copied text."""
+"""Tokens that must match. One token repeats by chance in prose; four are enough to follow copied text."""
 
 
 def ngram_drafts(history: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
-    """Draft tokens for each request: those after the earliest place where its longest suffix stands before.
+    """Return draft tokens for each request: those after the earliest earlier occurrence of its longest suffix.
 
-    Where there is no such place, or its text ends, a request's last token is repeated: a draft must be a token, and one
-    that is wrong is only rejected.
+    If there is none, or its text ends, the request's last token is repeated: a draft must be a token, and a wrong one
+    is only rejected.
 
     Args:
-        history: token ids, shape (requests, tokens); what is behind a request's length is ignored.
+        history: token ids, shape (requests, tokens); values beyond a request's length are ignored.
         lengths: tokens of each request, at least 1, shape (requests,).
         k: drafts for each request.
 
@@ -53,22 +56,22 @@ class TokenHistory:
 
     def __init__(self, blocks: int, block_size: int, device: torch.device) -> None:
         self._block_size = block_size
-        # Padding is mapped to slot -1: the last one is nobody's.
+        # Padding is mapped to slot -1, the last one, which no request has.
         self._tokens = torch.zeros(blocks * block_size + 1, dtype=torch.int32, device=device)
 
     def write(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Both of shape (tokens,)."""
+        """Write tokens to their slots, both of shape (tokens,)."""
         self._tokens[slots.long()] = tokens.to(self._tokens.dtype)
 
     def read(self, block_table: torch.Tensor, length: int) -> torch.Tensor:
-        """The first tokens of each request.
+        """Return the first tokens of each request.
 
         Args:
             block_table: shape (requests, blocks of the longest possible text).
             length: how many tokens, at most as many as those blocks hold.
 
         Returns:
-            Shape (requests, length); behind a request's own length anything.
+            Shape (requests, length); arbitrary values beyond a request's own length.
         """
         blocks = block_table[:, : -(-length // self._block_size)].long()
         slots = blocks.unsqueeze(2) * self._block_size + torch.arange(self._block_size, device=blocks.device)

@@ -1,6 +1,6 @@
-"""What this process and its children wrote to their output files: where the root cause of a failed start is.
+"""Finds the root cause of a failed start in the output files of this process and its children.
 
-vLLM's engine runs in child processes; when one fails to start, the parent's exception only says "see root cause above".
+vLLM's engine runs in child processes. When one fails to start, the parent's exception only says "see root cause above".
 In a Ray worker stdout and stderr are files, so "above" can be read.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # The last words of a traceback line, after vLLM's log prefix: "(EngineCore pid=7) ERROR 11-27 ... ValueError: text".
 _EXCEPTION = re.compile(r"\b([A-Za-z_]*(?:Error|Exception)): (\S.*)$")
-# Words that only report the failure of another process; the last ones are ours.
+# Texts that only report the failure of another process; the last one is ours.
 _ECHOES = (
     "Engine core initialization failed",
     "WorkerProc initialization failed",
@@ -26,14 +26,14 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutput:
-    """The output files of this process and how long they were at a moment."""
+    """The output files of this process, and how long they were at some moment."""
 
     starts: tuple[tuple[str, int], ...]
     """(path, offset in bytes) of each distinct regular file behind stdout and stderr."""
 
     @classmethod
     def begin(cls) -> ProcessOutput:
-        """Remember where the output files end now."""
+        """Return the output files with their present ends."""
         paths = []
         for descriptor in (1, 2):
             try:
@@ -45,7 +45,7 @@ class ProcessOutput:
         return cls(tuple((path, os.path.getsize(path)) for path in paths))
 
     def text(self) -> str:
-        """What was written since, at most the last megabyte of each file."""
+        """Return what was written since, at most the last megabyte of each file."""
         parts = []
         for path, start in self.starts:
             with open(path, "rb") as file:
@@ -54,16 +54,16 @@ class ProcessOutput:
         return "\n".join(parts)
 
     def cause_of(self, reason: str) -> str:
-        """The reason itself; where it only says that another process failed, why that one did, if it is known."""
+        """Return the reason; if it only says that another process failed, that process's reason, where it is known."""
         return (self.root_cause() or reason) if _is_echo(reason) else reason
 
     def root_cause(self) -> str | None:
-        """The first exception in the output that is not an echo of another one; None when there is none."""
+        """Return the first exception in the output that is not an echo of another one; None when there is none."""
         return first_exception(self.text())
 
 
 def first_exception(text: str) -> str | None:
-    """The first `SomethingError: message` that does not merely report another process's failure."""
+    """Return the first `SomethingError: message` that does not merely report another process's failure."""
     for line in text.splitlines():
         match = _EXCEPTION.search(line)
         if match and not _is_echo(match[0]):

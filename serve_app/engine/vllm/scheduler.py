@@ -1,15 +1,15 @@
 """vLLM's scheduler with a draft depth of its own for each request and step: a thin adapter around `DepthController`.
 
-Runs in vLLM's EngineCore process (`scheduler_cls`). At every step it asks the controller how many draft tokens each
-request shall have verified next, has the proposer draft no more than the most demanding one wants, cuts the others'
-drafts, and tells the controller what came of it. Depths are decided before drafts are seen, so cutting them changes no
-output distribution (`tests/support/speculative_sampling.py` shows what would).
+It runs in vLLM's EngineCore process (`scheduler_cls`). At every step the controller decides how many draft tokens to
+verify next for each request. The proposer drafts as many as the largest of these, the scheduler cuts the drafts of the
+other requests, and the controller observes the outcome. Depths are decided before drafts are seen, so cutting them
+changes no output distribution (`tests/support/speculative_sampling.py` shows what would).
 
-What a step gave a request (drafted, accepted, why so many) travels with its output; `vllm/step_record.py` takes it off
+What a step gave a request (drafted, accepted, and why that many) travels with its output; `step_record.py` takes it off
 again in the replica.
 
-Where the worker can draft in two ways (`composite_drafts.py`), the scheduler says at each step in which. The order to
-change that comes as a request, the only thing that the replica can send to the scheduler.
+If the worker can draft in two ways (`composite_drafts.py`), the scheduler says in which at each step. The order to
+switch comes as a request, the only thing that the replica can send to the scheduler.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ from vllm.v1.request import Request
 from cluster.rate_limited_log import RateLimitedLog
 from router.registry import Drafts, Speculation
 from router.spec_params import DEFAULT_CATEGORY, SpecParams
-from serve_app.engine.vllm.compat import check_interface
+from serve_app.engine.vllm.compat import check_version
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
-from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE, RECORD_KEY, StepRecord
-from serve_app.engine.vllm.steps_under_way import StepsUnderWay, StepUnderWay
+from serve_app.engine.vllm.step_record import (
+    DRAFTS_ATTRIBUTE,
+    RECORD_KEY,
+    StepRecord,
+    StepsUnderWay,
+    StepUnderWay,
+)
 from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
 from serve_app.speculation.settings import SpeculationSettings
@@ -40,20 +45,18 @@ from serve_app.speculation.settings import SpeculationSettings
 logger = logging.getLogger(__name__)
 
 CONFIG_KEY: Final = "power_lever_speculation"
-"""Where the controller's `settings` and the chain entry's `speculation` are in vLLM's `additional_config`."""
-
-
+"""Key in vLLM's `additional_config` of the controller's `settings` and the chain entry's `speculation`."""
 ORDER_PREFIX: Final = "power-lever-drafts:"
-"""How the id of a request begins that is an order; who shall draft follows. `vllm/engine.py` and vLLM's OpenAI
-routes give the ids of clients other beginnings."""
+"""Prefix of the id of a request that is an order; the drafts to switch to follow. `engine.py` and vLLM's OpenAI routes
+give the ids of clients other prefixes."""
 
 
 class DepthScheduler(AsyncScheduler):
-    """See the module. For proposers that draft ahead in the worker (draft models, EAGLE) and for n-gram drafts."""
+    """See the module. It serves proposers that draft ahead in the worker (draft models, EAGLE) and n-gram drafts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check_interface(vllm.__version__, AsyncScheduler, self.use_v2_model_runner)
+        check_version(vllm.__version__)
         config = self.vllm_config.additional_config[CONFIG_KEY]
         self._speculation = Speculation.model_validate(config["speculation"])
         settings = SpeculationSettings.model_validate(config["settings"])
@@ -68,14 +71,14 @@ class DepthScheduler(AsyncScheduler):
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
         self._began_s = self._updated_s = 0.0
-        # Without a lookup vLLM pads a request's first decode step with k_max drafts that cannot be right.
+        # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
 
     def add_request(self, request: Request) -> None:
         """See vLLM; speculation is in the sampling parameters' extra arguments."""
         super().add_request(request)
         if request.request_id.startswith(ORDER_PREFIX):
-            self._go_over(request.request_id)
+            self._switch_drafts(request.request_id)
         params = request.sampling_params
         arguments = (params.extra_args if params is not None else None) or {}
         try:
@@ -84,19 +87,19 @@ class DepthScheduler(AsyncScheduler):
             # The ingress checks the parameters; an error raised here would end the engine for everybody.
             self._log.warning("params", "request %s: %s; the entry's own are used", request.request_id, error)
             requested, category = SpecParams(), DEFAULT_CATEGORY
-        # Depths follow measured times. With drafts they would decide how often the request's generator is asked, and so
-        # its text; without any it draws once a token.
+        # Depths follow measured times. With drafts they would decide how often the request's random generator is used,
+        # and so its text; without drafts it is used once a token.
         seeded = params is not None and params.sampling_type is SamplingType.RANDOM_SEED
         self._categories[request.request_id] = category
         spec, _ = requested.resolve(self._speculation)
         self._controller.add(request.request_id, spec, category, seeded=seeded)
 
-    def _go_over(self, order: str) -> None:
-        """From the next step on others draft, whose costs and acceptance are yet to be learned."""
+    def _switch_drafts(self, order: str) -> None:
+        """Draft in the ordered way from the next step on. Its costs and acceptance are yet to be learned."""
         for drafts in get_args(Drafts):
             if order.startswith(ORDER_PREFIX + drafts) and drafts != self._drafts:
                 self._drafts = drafts
-                self._controller.begin_anew()
+                self._controller.start_afresh()
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """See vLLM."""
@@ -104,7 +107,7 @@ class DepthScheduler(AsyncScheduler):
         return super().schedule(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        # What was decided a step ago holds for this step; what is decided now, for the next.
+        # The decisions of the step before hold for this step; those made now hold for the next.
         reasons = {
             key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
         }
@@ -125,11 +128,11 @@ class DepthScheduler(AsyncScheduler):
         self._decisions.update(decisions)
         scheduler_output.num_spec_tokens_to_schedule = max((each.k for each in decisions.values()), default=0)
         for request_id, decision in decisions.items():
-            # Drafts ahead are not known yet: placeholders. Others come by `update_draft_token_ids`, or do not.
+            # Drafts made ahead are not known yet, so these are placeholders. Others come by `update_draft_token_ids`.
             self.requests[request_id].spec_token_ids = [-1] * decision.k if self._drafts_ahead else []
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
-        """See vLLM: drafts of a proposer that does not draft ahead."""
+        """See vLLM. These are the drafts of a proposer that does not draft ahead."""
         super().update_draft_token_ids(draft_token_ids)
         for request_id in draft_token_ids.req_ids:
             request = self.requests.get(request_id)
@@ -159,10 +162,8 @@ class DepthScheduler(AsyncScheduler):
             self._categories.pop(request_id, None)
         self._freed.clear()
         if step is None:
-            self._log.warning(
-                "step", "a step came back that was not scheduled, or long ago: nothing is learned from it"
-            )
-        elif step.drafts == self._drafts:  # those made before going over teach nothing about the others
+            self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
+        elif step.drafts == self._drafts:  # drafts from before a switch teach nothing about the others
             self._controller.observe(
                 StepResult(
                     seconds,
@@ -181,7 +182,7 @@ class DepthScheduler(AsyncScheduler):
     def _counts(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[str, tuple[int, int]]:
-        """Of each request that decoded: draft tokens verified, and how many of them were accepted."""
+        """Return for each request that decoded: draft tokens verified, and how many of them were accepted."""
         sampled = model_runner_output.sampled_token_ids
         invalid = scheduler_output.num_invalid_spec_tokens or {}
         counts: dict[str, tuple[int, int]] = {}
@@ -191,4 +192,4 @@ class DepthScheduler(AsyncScheduler):
             if tokens:
                 drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
                 counts[request_id] = (len(drafts) - invalid.get(request_id, 0), tokens - 1)
-        return self._controller.plausible(counts)
+        return self._controller.possible(counts)

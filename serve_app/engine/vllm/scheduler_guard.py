@@ -1,8 +1,8 @@
-"""The depth controller as the scheduler sees it: nothing that it does or is told ends the engine.
+"""The depth controller as the scheduler sees it: no fault of it can end the engine.
 
-An error in vLLM's scheduler ends the engine, and every stream of it. Drafts only save time, so whatever goes wrong with
-them costs drafts: counts that cannot be are clamped, a request that nobody knows gets none, and after a fault of the
-controller a new one learns afresh. All of it is logged, at most once a minute each.
+An error in vLLM's scheduler ends the engine and all its streams. Drafts only save time, so a fault costs only drafts:
+impossible counts are clamped, an unknown request gets no drafts, and after an error in the controller a new one learns
+afresh. All of this is logged, each kind at most once a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DepthGuard:
     Args:
         k_max: most draft tokens of a step.
         settings: the controller's.
-        log: for what is odd.
+        log: takes the faults.
     """
 
     def __init__(self, k_max: int, settings: SpeculationSettings, log: RateLimitedLog) -> None:
@@ -44,7 +44,7 @@ class DepthGuard:
             self._failed(error)
 
     def remove(self, request_id: str) -> None:
-        """A request has ended."""
+        """See `DepthController.remove`."""
         self._requests.pop(request_id, None)
         try:
             self._controller.remove(request_id)
@@ -73,18 +73,18 @@ class DepthGuard:
         except Exception as error:  # noqa: BLE001 - see the module
             self._failed(error)
 
-    def plausible(self, counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Drafted and accepted tokens by request, where those that cannot be are the nearest that can."""
+    def possible(self, counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Return the counts by request; impossible ones as the nearest possible ones."""
         clean = {key: possible_counts(*pair, self._k_max) for key, pair in counts.items()}
         odd = next((key for key, pair in counts.items() if clean[key] != pair), None)
         if odd is not None:
             drafted, accepted = counts[odd]
-            words = "request %s: %d of %d draft tokens accepted, %d at most, cannot be: taken as %d of %d"
+            words = "request %s: %d of %d draft tokens accepted, %d at most, is impossible: taken as %d of %d"
             self._log.warning("counts", words, odd, accepted, drafted, self._k_max, *reversed(clean[odd]))
         return clean
 
-    def begin_anew(self) -> None:
-        """Forget what was learned, not the requests."""
+    def start_afresh(self) -> None:
+        """Forget what was learned, but not the requests."""
         self._controller = DepthController(self._k_max, self._settings)
         for request_id, (spec, category, seeded) in self._requests.items():
             try:
@@ -93,6 +93,6 @@ class DepthGuard:
                 self._log.warning("fault", "request %s gets no drafts: %s", request_id, error, error=error)
 
     def _failed(self, error: Exception) -> None:
-        words = "the speculation controller failed and begins anew: %s: %s"
+        words = "the speculation controller failed and starts afresh: %s: %s"
         self._log.warning("fault", words, type(error).__name__, error, error=error)
-        self.begin_anew()
+        self.start_afresh()

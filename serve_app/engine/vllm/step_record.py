@@ -1,7 +1,8 @@
-"""The exact record of speculation: of every engine step of a request, what was drafted, what accepted, and why so many.
+"""The exact record of speculation: what was drafted and accepted in every engine step of a request, and why that many.
 
-The scheduler writes a step's record on its output (`vllm/scheduler.py`); `SpecRecords` takes it off in the replica
-before vLLM's output processor merges what the consumer has not taken, so it is exact under any load.
+The scheduler writes a step's record on its output (`scheduler.py`). `SpecRecords` takes it off in the replica before
+vLLM's output processor merges what the consumer has not taken, so it is exact under any load. `StepsUnderWay` is the
+scheduler's own memory of the steps that it has scheduled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
 
 DRAFTS_ATTRIBUTE: Final = "power_lever_drafts"
-"""Of the scheduler's output: who drafts at the end of its step."""
+"""Attribute of the scheduler's output: who drafts at the end of its step."""
+
+MOST_UNDER_WAY: Final = 64
+"""Steps that are kept: far more than vLLM has under way (two with asynchronous scheduling, else one per pipeline
+stage)."""
 
 
 class StepRecord(NamedTuple):
@@ -29,9 +34,9 @@ class StepRecord(NamedTuple):
     drafted: int
     """Draft tokens verified."""
     accepted: int
-    """How many of them were accepted, those too that the end of the answer cut off."""
+    """How many of them were accepted, including those that the end of the answer cut off."""
     reason: str
-    """Value of `Reason`: why so many were verified; "" in the step that ends the prefill."""
+    """Value of `Reason`: why that many were verified; "" in the step that ends the prefill."""
     category: str
     """The request's category."""
     drafts: Drafts = "own"
@@ -46,7 +51,7 @@ class RequestRecord:
     _flags: deque[bool] = field(default_factory=deque)
 
     def add(self, step: StepRecord, tokens: int) -> None:
-        """One more step, which gave so many tokens: its accepted drafts first, then one that the target sampled.
+        """Add a step, which gave that many tokens: its accepted drafts first, then one that the target sampled.
 
         The engine cuts the last step at a stop; then its last token may be a draft too.
         """
@@ -54,11 +59,11 @@ class RequestRecord:
         self._flags.extend(position < step.accepted for position in range(tokens))
 
     def take_flags(self, tokens: int) -> list[bool]:
-        """For the next tokens in order: whether a draft proposed it and the target accepted it."""
+        """Return for each of the next tokens whether a draft proposed it and the target accepted it."""
         return [self._flags.popleft() if self._flags else False for _ in range(tokens)]
 
     def stats(self) -> SpecStats:
-        """Totals of the request so far."""
+        """Return the totals of the request so far."""
         reasons = Counter(step.reason for step in self.steps if step.reason)
         return SpecStats(
             steps=sum(1 for step in self.steps if step.drafted),
@@ -70,7 +75,7 @@ class RequestRecord:
 
 
 class EngineOutput(Protocol):
-    """What is needed of vLLM's `EngineCoreOutput`."""
+    """The fields of vLLM's `EngineCoreOutput` that are used."""
 
     request_id: str
     new_token_ids: list[int]
@@ -78,7 +83,7 @@ class EngineOutput(Protocol):
 
 
 class SpecRecords:
-    """Records of the requests that are under way, by the collector that vLLM fills for each; totals by category."""
+    """Records of the requests under way, by the collector that vLLM fills for each; totals by category."""
 
     def __init__(self) -> None:
         self._records: WeakKeyDictionary[Hashable, RequestRecord] = WeakKeyDictionary()
@@ -87,7 +92,7 @@ class SpecRecords:
 
     @property
     def own_drafts(self) -> DraftCount:
-        """Totals of the step's own draft model or head, over every request of the engine."""
+        """Totals of the entry's own draft model or head, over every request of the engine."""
         return self._own
 
     @property
@@ -96,7 +101,7 @@ class SpecRecords:
         return self._categories
 
     def of(self, collector: Hashable) -> RequestRecord:
-        """The record of the request with this collector."""
+        """Return the record of the request with this collector."""
         return self._records.setdefault(collector, RequestRecord())
 
     def take(self, output: EngineOutput, collector: Hashable | None) -> None:
@@ -114,3 +119,36 @@ class SpecRecords:
             count.accepted += step.accepted
         if collector is not None:
             self.of(collector).add(step, len(output.new_token_ids))
+
+
+class StepUnderWay(NamedTuple):
+    """A step that is scheduled and not done."""
+
+    output: object
+    """vLLM's scheduler output, which identifies the step."""
+    began_s: float
+    """Monotonic clock when scheduling began, s."""
+    reasons: Mapping[str, Reason]
+    """Why each request has that many drafts in it; none for a request that ends its prefill."""
+    drafts: Drafts
+    """Who made the drafts that it verifies."""
+
+
+class StepsUnderWay:
+    """The steps that are scheduled and not done, oldest first."""
+
+    def __init__(self) -> None:
+        self._steps: deque[StepUnderWay] = deque(maxlen=MOST_UNDER_WAY)
+
+    def began(self, step: StepUnderWay) -> None:
+        """Add a step that was scheduled."""
+        self._steps.append(step)
+
+    def done(self, output: object) -> StepUnderWay | None:
+        """Return the step of this output, and forget it and those before it, which never end; None: unknown."""
+        for position, step in enumerate(self._steps):
+            if step.output is output:
+                for _ in range(position + 1):
+                    self._steps.popleft()
+                return step
+        return None

@@ -1,7 +1,7 @@
 """Splits an engine's text deltas into one text per token, losing and doubling nothing.
 
-The engine's text is the truth: it holds text back while a stop string may be coming, cuts at a stop string, and
-emits nothing for half a character. A token's own decoded piece only tells where its share of that text ends.
+The engine's text decides: it holds text back while a stop string may be coming, cuts at a stop string, and emits
+nothing for half a character. A token's own decoded piece only says where its share of that text ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TokenTexts:
     """State of one stream.
 
     Args:
-        decode_next: the text that one more token id adds to the decoded answer ("" for part of a character).
+        decode_next: returns the text that one more token id adds to the decoded answer ("" for part of a character).
     """
 
     decode_next: Callable[[int], str]
@@ -38,15 +38,15 @@ class TokenTexts:
     """Text that the engine released and no token has taken yet; starts at offset `_sent`."""
 
     def push(self, token_id: int, logprob: float | None, spec_accepted: bool) -> None:
-        """One more output token, in order."""
+        """Add the next output token."""
         self._decoded += len(self.decode_next(token_id))
         self._held.append(_Held(token_id, logprob, spec_accepted, self._decoded))
 
     def release(self, text: str, finished: bool) -> list[Token]:
-        """The tokens whose text is complete now that the engine released `text` more.
+        """Return the tokens whose text is complete now that the engine has released `text` as well.
 
-        When `finished`, every held token leaves: what a stop string cut off is empty, and text beyond the last
-        piece goes to the last token.
+        When `finished`, every held token is returned. Tokens that a stop string cut off have no text, and text beyond
+        the last piece goes to the last token.
         """
         self._text += text
         released = self._sent + len(self._text)

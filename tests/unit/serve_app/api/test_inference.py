@@ -18,8 +18,8 @@ from serve_app.api.events import token_events
 from serve_app.api.inference import InferenceStream, generation_request
 from serve_app.api.stream_response import StreamResponse
 from serve_app.config import AppConfig
-from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
+from serve_app.engine.stream_items import StreamItem
 from serve_app.transport.client import GenerationStream
 from serve_app.transport.stream import ItemStream, LocalStream
 from sustainability.factors import load_factors
@@ -27,7 +27,7 @@ from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait, collect, sse_events
 
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
+ADMITTED = Admitted()
 TOKENS = [
     token_events([Token("Pa", 1, None, False), Token("ris", 2, None, True)]),
     token_events([Token("!", 3, None, False)]),
@@ -400,7 +400,7 @@ def test_the_engines_request_is_made_of_the_clients_and_the_plan() -> None:
     )
     call = generation_request("r1", request, plan(request, Observation({"eco": WARM}), app_config()))
     assert call.messages == request.messages
-    assert (call.max_tokens, call.max_tokens_is_wish) == (512, False)
+    assert (call.max_tokens, call.max_tokens_is_explicit) == (512, False)
     assert (call.temperature, call.top_p, call.seed, call.stop) == (1.5, 0.9, 7, ("\n",))
     assert call.logprobs
     assert not call.spec.enabled  # a sampled answer with a seed
@@ -409,5 +409,5 @@ def test_the_engines_request_is_made_of_the_clients_and_the_plan() -> None:
 def test_a_max_tokens_of_the_clients_is_marked_as_such() -> None:
     request = InferenceRequest.model_validate({"prompt": "Hello", "max_tokens": 9, "spec": {"k": 3}})
     call = generation_request("r1", request, plan(request, Observation(), app_config()))
-    assert (call.max_tokens, call.max_tokens_is_wish, call.stop) == (9, True, ())
+    assert (call.max_tokens, call.max_tokens_is_explicit, call.stop) == (9, True, ())
     assert (call.spec.k, call.spec.enabled) == (3, True)

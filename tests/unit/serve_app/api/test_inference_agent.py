@@ -21,15 +21,15 @@ from serve_app.api.events import token_events
 from serve_app.api.explanation import END_WAIT_S, Explanation
 from serve_app.api.inference import InferenceStream
 from serve_app.api.stream_response import StreamResponse
-from serve_app.engine.deployment import StreamItem
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
+from serve_app.engine.stream_items import StreamItem
 from serve_app.transport.stream import LocalStream
 from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait, collect, sse_events
 
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
+ADMITTED = Admitted()
 TOKEN = token_events([Token("Pa", 1, None, False)])
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
 SETTINGS = AgentSettings()

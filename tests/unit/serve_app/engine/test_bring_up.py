@@ -36,7 +36,7 @@ class Candidate:
             raise self.no_app
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
-        yield Admitted(4, 8, "best")
+        yield Admitted()
         if self.no_answer is not None:
             raise self.no_answer
         self.answered = True

@@ -14,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.api.errors import Failure
 from serve_app.api.events import token_events
-from serve_app.engine.deployment import StreamItem, openai_items, stream_items
 from serve_app.engine.interface import Admitted, Engine, EngineError, EngineItem, Finished, SpecStats, Token
+from serve_app.engine.stream_items import StreamItem, errors_first, openai_items, stream_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from tests.support.requests import generation
 from tests.support.streams import Script, Wait
 
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=16, active_entry="small-ngram")
+ADMITTED = Admitted()
 STEPS = [[Token("Pa", 1, None, False), Token("ris", 2, -0.5, True)], [Token("!", 3, None, False)]]
 EVENTS: list[StreamItem] = [token_events(step) for step in STEPS]
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
@@ -121,3 +121,42 @@ async def test_closing_it_midway_closes_the_engines_stream_at_once() -> None:
     await stream.aclose()
     assert engine.script.closed
     assert engine.script.taken == [ADMITTED, STEPS[0]]
+
+
+# --- an error before the first token of a stream is an HTTP error ---
+
+STREAM = ResponseStart(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+ERROR = b'data: {"error": {"message": "no such grammar", "type": "BadRequestError", "param": null, "code": 400}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+Item = ResponseStart | bytes
+
+
+async def taken(items: list[Item]) -> tuple[list[Item], Script[Item]]:
+    script: Script[Item] = Script(items)
+    return [item async for item in errors_first(script.stream())], script
+
+
+@pytest.mark.parametrize("pieces", [[ERROR, DONE], [ERROR + DONE]], ids=["apart", "joined"])
+async def test_an_error_as_the_first_event_is_an_http_error(pieces: list[bytes]) -> None:
+    items, script = await taken([STREAM, *pieces])
+    assert items == [
+        ResponseStart(400, [(b"content-type", b"application/json")]),
+        b'{"error":{"message":"no such grammar","type":"BadRequestError","param":null,"code":400}}',
+    ]
+    assert script.closed
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [STREAM, b'data: {"id": "1"}\n\n', b'data: {"id": "1"}\n\n', DONE],
+        [STREAM, b'data: {"id": "1"}\n\n', ERROR, DONE],
+        [ResponseStart(400, [(b"content-type", b"application/json")]), b'{"error": {"code": 400}}'],
+        [ResponseStart(204, [])],
+        [STREAM],
+    ],
+    ids=["tokens", "an error later", "an http error", "no body", "an empty stream"],
+)
+async def test_anything_else_is_passed_on(items: list[Item]) -> None:
+    assert (await taken(items))[0] == items

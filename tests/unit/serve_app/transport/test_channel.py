@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 """A test that waits so long has failed, s."""
 FOR_EVER = Wait(3600)
 END = b"\0\0\0\0\1"
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
+ADMITTED = Admitted()
 START = ResponseStart(200, [(b"content-type", b"text/event-stream"), (b"x-odd", b"\xff\0\r\n")])
 EVERY_KIND: list[Item] = [
     ADMITTED,

@@ -32,7 +32,7 @@ PATIENCE_S = 20.0
 FOR_EVER = Wait(3600)
 LOST = ActorUnavailableError("the node is gone", b"1" * 16)
 CALL_FAILED = RpcError("the call to the replica failed")
-ADMITTED = Admitted(prompt_tokens=4, max_tokens=512, active_entry="small-ngram")
+ADMITTED = Admitted()
 CALL = HttpCall("POST", "/v1/completions", [], b"{}")
 Method = Callable[[ReplyTo], Awaitable[Failure | None]]
 

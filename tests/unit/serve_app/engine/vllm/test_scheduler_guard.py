@@ -61,10 +61,10 @@ def test_a_request_that_was_never_added_gets_no_drafts_and_takes_none_from_the_o
         ((3, 2), (3, 2)),
     ],
 )
-def test_counts_that_cannot_be_are_taken_as_the_nearest_that_can(
+def test_impossible_counts_are_taken_as_the_nearest_possible_ones(
     counts: tuple[int, int], taken: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert guard().plausible({"a": counts, "b": (4, 4)}) == {"a": taken, "b": (4, 4)}
+    assert guard().possible({"a": counts, "b": (4, 4)}) == {"a": taken, "b": (4, 4)}
     assert len(caplog.records) == (counts != taken)
 
 
@@ -80,7 +80,7 @@ def fails_once(method: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("method", ["add", "remove", "decide", "observe"])
-def test_a_fault_of_the_controller_costs_what_it_learned_and_nobody_its_answer(
+def test_a_fault_of_the_controller_costs_what_it_learned_and_no_answer(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     guarded = guard()
@@ -94,7 +94,7 @@ def test_a_fault_of_the_controller_costs_what_it_learned_and_nobody_its_answer(
     assert first == ({"a": 0, "b": 0} if method == "decide" else {"a": 5, "b": 5})
     assert depths(guarded, "a", "b") == {"a": 5, "b": 5}
     assert warnings(caplog) == [
-        "the speculation controller failed and begins anew: ZeroDivisionError: a fault of the controller"
+        "the speculation controller failed and starts afresh: ZeroDivisionError: a fault of the controller"
     ]
 
 
@@ -109,16 +109,16 @@ def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pyt
     assert [depths(guarded, "a") for _ in range(3)] == [{"a": 0}] * 3
 
 
-def test_after_beginning_anew_requests_that_have_ended_are_not_there_again() -> None:
+def test_requests_that_have_ended_do_not_come_back_when_the_controller_starts_afresh() -> None:
     guarded = guard()
     guarded.add("a", *FIXED, seeded=False)
     guarded.add("b", *FIXED, seeded=False)
     guarded.remove("a")
-    guarded.begin_anew()
+    guarded.start_afresh()
     assert guarded._controller.decide(["a", "b"], 0).keys() == {"b"}
 
 
-def test_what_repeats_is_told_once_in_a_while_with_how_often(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_warnings_are_logged_once_in_a_while_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     log = RateLimitedLog(logging.getLogger("test"), 60.0, clock)
     for clock.now_s in (0.0, 1.0, 59.0, 61.0, 62.0):
@@ -143,7 +143,7 @@ ODD = st.integers(-3, 12)
         max_size=12,
     )
 )
-def test_no_odd_step_makes_the_controller_fail_and_each_request_gets_depths_in_bounds(
+def test_no_odd_step_makes_the_controller_fail_or_gives_a_depth_out_of_bounds(
     steps: list[tuple[float | None, int, int, dict[str, tuple[int, int]], list[str], set[str]]],
 ) -> None:
     logger = logging.getLogger("test.odd")
@@ -160,7 +160,7 @@ def test_no_odd_step_makes_the_controller_fail_and_each_request_gets_depths_in_b
         decided = guarded.decide(decoding, tokens)
         assert set(decided) == set(decoding)
         assert all(0 <= decision.k <= K_MAX for decision in decided.values())
-        guarded.observe(StepResult(seconds, tokens, depth, guarded.plausible(requests)))
+        guarded.observe(StepResult(seconds, tokens, depth, guarded.possible(requests)))
         for request in leaving:
             guarded.remove(request)
     assert "fault" not in faults

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.engine.interface import DraftCount, SpecStats
-from serve_app.engine.vllm.step_record import RECORD_KEY, RequestRecord, SpecRecords, StepRecord
+from serve_app.engine.vllm.step_record import (
+    MOST_UNDER_WAY,
+    RECORD_KEY,
+    RequestRecord,
+    SpecRecords,
+    StepRecord,
+    StepsUnderWay,
+    StepUnderWay,
+)
 
 
 class Collector:
@@ -67,7 +75,7 @@ def test_a_step_without_tokens_flags_nothing() -> None:
     assert record.take_flags(2) == [True, False]
 
 
-def test_tokens_that_no_step_told_of_are_no_drafts() -> None:
+def test_tokens_of_no_recorded_step_are_no_drafts() -> None:
     record = RequestRecord()
     record.add(step(1, 1), 2)
 
@@ -106,7 +114,7 @@ def test_a_request_adds_up_its_steps_and_their_reasons() -> None:
     )
 
 
-def test_a_step_that_tau_stopped_is_told() -> None:
+def test_a_step_that_tau_stopped_is_counted() -> None:
     record = RequestRecord()
     record.add(step(5, 0), 1)
     record.add(step(0, 0, "tau_stopped"), 1)
@@ -203,3 +211,46 @@ def test_a_request_that_is_gone_leaves_its_totals_and_nothing_else() -> None:
     assert len(records._records) == 0
     assert steps == [step(5, 2)]
     assert records.categories == {"code": DraftCount(5, 2)}
+
+
+# --- steps under way ---
+
+
+def under_way(output: object) -> StepUnderWay:
+    return StepUnderWay(output, 0.0, {}, "own")
+
+
+def test_a_step_that_is_done_is_forgotten_with_those_before_it() -> None:
+    outputs = [object() for _ in range(4)]
+    steps = StepsUnderWay()
+    for output in outputs:
+        steps.began(under_way(output))
+    for position, found in ((0, True), (2, True), (1, False), (3, True), (3, False)):
+        done = steps.done(outputs[position])
+        assert (done is not None) is found
+        assert done is None or done.output is outputs[position]
+
+
+def test_an_unknown_step_is_not_there_and_takes_no_other_with_it() -> None:
+    known, steps = object(), StepsUnderWay()
+    assert steps.done(object()) is None
+    steps.began(under_way(known))
+    assert steps.done(object()) is None
+    assert steps.done(known) is not None
+
+
+def test_outputs_are_told_apart_by_identity_also_where_they_are_equal() -> None:
+    first, second = [1], [1]
+    steps = StepsUnderWay()
+    steps.began(under_way(first))
+    steps.began(under_way(second))
+    assert steps.done(second) is not None
+    assert steps.done(first) is None
+
+
+def test_steps_that_are_never_done_do_not_pile_up() -> None:
+    outputs, steps = [object() for _ in range(MOST_UNDER_WAY + 1)], StepsUnderWay()
+    for output in outputs:
+        steps.began(under_way(output))
+    assert steps.done(outputs[0]) is None
+    assert steps.done(outputs[1]) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from serve_app.engine.dead_engine import end_with_engine
+from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.interface import Engine
 
 

@@ -1,0 +1,214 @@
+"""What a replica reports beside its answers: load signals for the scaling policy, and acceptance as Prometheus metrics.
+
+The load signals go to `cluster/autoscaling.py`: how long requests wait, and how long they take.
+
+The metrics:
+
+power_lever_draft_tokens_total{tier, category}            draft tokens verified
+power_lever_accepted_draft_tokens_total{tier, category}   those that were accepted
+power_lever_acceptance_rate{tier, category}               of the recent window (0-1)
+power_lever_acceptance_drift{tier, category}              1: it has clearly fallen against the reference, else 0
+power_lever_ngram_fallback{tier}                          1: n-gram drafts have replaced the tier's own, else 0
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ray.util import metrics
+
+from router.registry import Drafts
+from serve_app.engine.interface import DraftCount, EngineLoad
+from serve_app.speculation.drift import Drift, DriftWatch, compare
+from serve_app.speculation.settings import SpeculationSettings
+
+logger = logging.getLogger("ray.serve")
+_TAGS = ("tier", "category")
+
+WAITS_S: Final = 10.0
+"""Queue waits of the last 10 s count."""
+SERVICE_S: Final = 60.0
+"""Requests that ended in the last 60 s show how long one takes."""
+
+
+@dataclass(slots=True)
+class Recent:
+    """Values of the last `memory_s` seconds."""
+
+    memory_s: float = WAITS_S
+    _values: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, value: float, now_s: float) -> None:
+        """Add a value."""
+        self._values.append((now_s, value))
+        self._forget(now_s)
+
+    def mean(self, now_s: float) -> float:
+        """Return the mean; 0 when there is no value."""
+        self._forget(now_s)
+        return sum(value for _, value in self._values) / len(self._values) if self._values else 0.0
+
+    def _forget(self, now_s: float) -> None:
+        while self._values and self._values[0][0] <= now_s - self.memory_s:
+            self._values.popleft()
+
+
+@dataclass(slots=True)
+class LoadSignals:
+    """Load signals of one replica. Times are seconds since the epoch: they cross from the ingress's node to this one.
+
+    Args:
+        ready_s: when the replica began to take requests. Earlier requests have waited for its start, and a start is no
+            load, so their waits are not counted.
+        clock: now.
+    """
+
+    ready_s: float
+    clock: Callable[[], float]
+    _waits: Recent = field(default_factory=Recent)
+    _services: Recent = field(default_factory=lambda: Recent(SERVICE_S))
+    _under_way: int = 0
+    _busy_s: float = 0.0
+
+    @property
+    def under_way(self) -> int:
+        """Requests at the engine."""
+        return self._under_way
+
+    @contextmanager
+    def request(self, asked_s: float) -> Iterator[None]:
+        """Count a request as being at the engine.
+
+        Args:
+            asked_s: when the ingress sent it.
+        """
+        began_s = self.clock()
+        if asked_s >= self.ready_s:
+            # Clocks of nodes differ a little.
+            self._waits.add(max(0.0, began_s - asked_s), began_s)
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._busy_s = self.clock()
+            self._services.add(self._busy_s - began_s, self._busy_s)
+
+    def stats(self, load: EngineLoad) -> dict[str, float]:
+        """Return the signals for Serve's `record_autoscaling_stats`."""
+        now_s = self.clock()
+        return {
+            "engine_running": load.running,
+            "engine_waiting": load.waiting,
+            "kv_usage": load.kv_usage,
+            "queue_wait_ms": 1000 * self._waits.mean(now_s) + load.queue_wait_ms,
+            "service_s": self._services.mean(now_s),
+            "idle_s": 0.0 if self._under_way else now_s - max(self._busy_s, self.ready_s),
+        }
+
+
+class Sink(Protocol):
+    """Where metrics go."""
+
+    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+        """Add to a counter."""
+        ...
+
+    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+        """Set a gauge."""
+        ...
+
+
+class RaySink:
+    """Ray's metrics, on the nodes' Prometheus endpoints."""
+
+    def __init__(self) -> None:
+        self._counters = {
+            name: metrics.Counter(name, description=description, tag_keys=_TAGS)
+            for name, description in (
+                ("power_lever_draft_tokens_total", "Draft tokens that the target model verified."),
+                ("power_lever_accepted_draft_tokens_total", "Draft tokens that the target model accepted."),
+            )
+        }
+        self._gauges = {
+            name: metrics.Gauge(name, description=description, tag_keys=tags)
+            for name, tags, description in (
+                ("power_lever_acceptance_rate", _TAGS, "Acceptance rate of the recent draft tokens (0-1)."),
+                (
+                    "power_lever_acceptance_drift",
+                    _TAGS,
+                    "1: acceptance has clearly fallen, else 0.",
+                ),
+                ("power_lever_ngram_fallback", _TAGS[:1], "1: n-gram drafts have replaced the tier's own, else 0."),
+            )
+        }
+
+    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+        """See `Sink`."""
+        self._counters[name].inc(amount, tags=dict(tags))
+
+    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+        """See `Sink`."""
+        self._gauges[name].set(value, tags=dict(tags))
+
+
+@dataclass(slots=True)
+class AcceptanceMetrics:
+    """Publishes one replica's draft tokens, and the drift alarm.
+
+    Args:
+        tier: its tier.
+        settings: when a fall is an alarm.
+        sink: where the metrics go.
+    """
+
+    tier: str
+    settings: SpeculationSettings
+    sink: Sink
+    _published: dict[str, DraftCount] = field(default_factory=dict)
+    _watches: dict[str, DriftWatch] = field(default_factory=dict)
+    _alerts: set[str] = field(default_factory=set)
+
+    def publish(self, categories: Mapping[str, DraftCount]) -> None:
+        """Publish the totals since the engine started, by category."""
+        for category, now in categories.items():
+            before = self._published.get(category, DraftCount())
+            if now != before:
+                self._published[category] = DraftCount(now.drafted, now.accepted)
+                self._publish(category, now.drafted - before.drafted, now.accepted - before.accepted)
+
+    def publish_drafts(self, drafts: Drafts) -> None:
+        """Publish who drafts now, where the chain entry has a floor."""
+        self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
+
+    def _publish(self, category: str, drafted: int, accepted: int) -> None:
+        watch = self._watches.get(category, DriftWatch()).after(drafted, accepted)
+        self._watches[category] = watch
+        drift = compare(watch.recent, watch.reference, self.settings.drift_min_tokens, self.settings.drift_min_fall)
+        tags = {"tier": self.tier, "category": category}
+        # Ray refuses to count nothing.
+        for name, amount in (
+            ("power_lever_draft_tokens_total", drafted),
+            ("power_lever_accepted_draft_tokens_total", accepted),
+        ):
+            if amount:
+                self.sink.count(name, amount, tags)
+        self.sink.set("power_lever_acceptance_rate", drift.recent, tags)
+        self.sink.set("power_lever_acceptance_drift", float(drift.alert), tags)
+        self._log(category, drift)
+
+    def _log(self, category: str, drift: Drift) -> None:
+        """Log once when an alarm begins and once when it ends."""
+        if drift.alert == (category in self._alerts):
+            return
+        self._alerts ^= {category}
+        change = "has fallen" if drift.alert else "has recovered"
+        logger.warning(
+            "tier %s: acceptance of %s drafts %s: %.2f, reference %.2f (z %.1f)",
+            *(self.tier, category, change, drift.recent, drift.reference, drift.z),
+        )

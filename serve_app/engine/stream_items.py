@@ -1,0 +1,88 @@
+"""The items that a replica streams to the ingress: an engine's answer, with its failures as data."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import orjson
+from starlette.types import ASGIApp
+
+from serve_app.api.errors import Failure
+from serve_app.api.events import token_events
+from serve_app.engine.interface import Admitted, Engine, EngineError, Finished, GenerationRequest
+from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
+
+logger = logging.getLogger("ray.serve")
+
+StreamItem = Admitted | bytes | Finished | Failure
+"""`bytes` are whole `token` events."""
+_ERROR: Final = b'data: {"error"'
+"""How vLLM's error event begins."""
+
+
+async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
+    """Stream one request: `Admitted`, token events, `Finished`. A `Failure` may come at any point, and is the last."""
+    try:
+        async with contextlib.aclosing(engine.generate(request)) as items:
+            async for item in items:
+                yield token_events(item) if isinstance(item, list) else item
+    except EngineError as error:
+        yield Failure.of(error)
+    except Exception:
+        # A fault of ours or of vLLM's, of any kind. The replica is still there, so it reports the failure itself.
+        logger.exception("request %s failed in the engine", request.request_id)
+        yield _failure(engine)
+
+
+async def openai_items(
+    engine: Engine, app: ASGIApp, call: HttpCall
+) -> AsyncGenerator[ResponseStart | bytes | Failure, None]:
+    """Stream one answer of the engine's OpenAI application. A `Failure` may come at any point, and is the last."""
+    try:
+        async with contextlib.aclosing(errors_first(call_asgi(app, call))) as items:
+            async for item in items:
+                if isinstance(item, ResponseStart) and item.status >= 500 and engine.dead:
+                    yield _failure(engine)  # vLLM's 500 does not say that the client may retry
+                    return
+                yield item
+    except Exception:
+        # vLLM's application answers errors itself where it can; it lets any kind through.
+        logger.exception("the engine's OpenAI application failed")
+        yield _failure(engine)
+
+
+def _failure(engine: Engine) -> Failure:
+    if engine.dead:
+        return Failure("engine_dead", "the engine has died", status=503, retryable=True)
+    return Failure("engine_failed", "the engine failed", status=500, retryable=True)
+
+
+async def errors_first(
+    items: AsyncGenerator[ResponseStart | bytes, None],
+) -> AsyncGenerator[ResponseStart | bytes, None]:
+    """Return the same response, but a stream whose first event is an error as that error with its HTTP status.
+
+    vLLM sends status 200 for a stream and then checks what depends on the engine (structured outputs, logprobs, what
+    drafts exclude), so a refusal comes as the first event. Clients expect an error status, and the same request without
+    `stream` gets one. The start of a response is held back until its first piece is there.
+    """
+    start: ResponseStart | None = None
+    async with contextlib.aclosing(items):
+        async for item in items:
+            if isinstance(item, ResponseStart):
+                start = item
+                continue
+            if start is not None:
+                if start.status == 200 and item.startswith(_ERROR):
+                    body = orjson.loads(item.split(b"\n\n", 1)[0].removeprefix(b"data: "))
+                    yield ResponseStart(body["error"]["code"], [(b"content-type", b"application/json")])
+                    yield orjson.dumps(body)
+                    return
+                yield start
+                start = None
+            yield item
+        if start is not None:
+            yield start
