@@ -25,12 +25,21 @@ class ConfigError(ValueError):
         return cls(f"{where}: " + "; ".join(describe_problems(error, model)))
 
 
+<<<<<<< HEAD
 def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """Return one sentence for each problem: the dotted key, what is allowed, what was given.
 
     Args:
         error: raised by validating into `model`.
         model: has the allowed keys, for an unknown key.
+=======
+def describe_problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
+    """One sentence per problem: the dotted key, what is allowed, what was given.
+
+    Args:
+        error: what validating into `model` raised.
+        model: lists the allowed keys for an unknown one; None: an unknown key is named alone.
+>>>>>>> main
     """
     lines = []
     for problem in error.errors(include_url=False):
@@ -48,8 +57,13 @@ def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[st
     return lines
 
 
+<<<<<<< HEAD
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     """Return the keys of the model at `loc` inside `model`; [] if there is no model."""
+=======
+def _keys_at(model: type[BaseModel] | None, loc: Sequence[int | str]) -> list[str]:
+    """Keys of the model that stands at `loc` inside `model`; [] when none can be told."""
+>>>>>>> main
     places: list[Any] = [model]
     for part in loc:
         places = [inner for place in places for arm in _arms(place) for inner in _inside(arm, part)]
