@@ -1,13 +1,12 @@
-"""What past runs say about drafting: the depth that a plan asks for where the user asked for none.
+"""What past runs say about drafting, for a request that sets nothing of speculation.
 
-The engine's controller measures costs and follows each request, which no record of the past can; so `auto` stays
-`auto`. But it tries drafts on each new request before it knows, and where they hardly ever were accepted that is
-waste: there the plan asks for none. As nothing is drafted meanwhile, the evidence fades with further runs and with
-time, and when it no longer suffices the plan tries `auto` again.
+The engine's controller measures costs and follows each request, which no record of the past can do. So `auto` stays
+`auto`. But the controller tries drafts on each new request before it knows, and that is waste where hardly any draft
+was accepted: there the plan turns drafting off. As nothing is drafted then, the evidence fades with further runs and
+with time, and when it no longer suffices the plan tries `auto` again.
 
-`tau` stays the step's: it is a floor that somebody set. It says what "hardly ever" means. Of a category
-whose drafts are accepted at a rate under a quarter of tau, at most a quarter of the drafts can belong to requests that
-reach tau (Markov's inequality): the others would be stopped by it.
+`tau` defines "hardly any". If the drafts of a category are accepted at a rate under a quarter of tau, at most a quarter
+of them can belong to requests that reach tau (Markov's inequality): tau would stop the others.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ RUN_TOKENS = 8.0
 def drafts_are_waste(speculation: Speculation | None, requested: SpecParams, past: RunSummary) -> bool:
     """Return whether past drafts were surely accepted so rarely that none should be made.
 
-    Never where the user said anything of speculation, where the step's depth is fixed, or where it has a `floor`: its
-    engine then judges its drafts itself, and needs them for that.
+    Never if the client set anything of speculation, if the entry's depth is fixed, or if it has a `floor`: its engine
+    then judges its drafts itself, and needs them for that.
 
     Args:
         speculation: of the chain entry that will serve; None: it makes no drafts.
