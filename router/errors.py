@@ -28,12 +28,12 @@ class ConfigError(ValueError):
         return cls(f"{where}: " + "; ".join(describe_problems(error, model)))
 
 
-def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
+def describe_problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
     """One sentence per problem: the dotted key, what is allowed, what was given.
 
     Args:
         error: what validating into `model` raised.
-        model: tells which keys are allowed where an unknown one was given.
+        model: lists the allowed keys for an unknown one; None: an unknown key is named alone.
     """
     lines = []
     for problem in error.errors(include_url=False):
@@ -51,7 +51,7 @@ def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[st
     return lines
 
 
-def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+def _keys_at(model: type[BaseModel] | None, loc: Sequence[int | str]) -> list[str]:
     """Keys of the model that stands at `loc` inside `model`; [] when none can be told."""
     places: list[Any] = [model]
     for part in loc:

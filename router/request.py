@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -11,6 +11,8 @@ from router.spec_params import SpecParams
 
 Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]
+Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh"]
+LIMITS: tuple[Limit, ...] = get_args(Limit)
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
@@ -29,7 +31,7 @@ class Message(Frozen):
 
 
 class Constraints(Frozen):
-    """Limits that the plan should keep."""
+    """Limits that the plan should keep; the fields are those of `Limit`."""
 
     max_ttft_ms: float | None = Field(default=None, gt=0, description="Time to first token, ms.")
     max_total_ms: float | None = Field(default=None, gt=0, description="Time to the last token, ms.")

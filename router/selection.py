@@ -1,22 +1,22 @@
-"""Which tier a prompt gets: what its difficulty deserves, shifted by a goal, within the user's limits.
+"""Select the tier of a prompt: by its difficulty, shifted by a goal, within the user's limits.
 
-**The wanted tier.** In auto mode the difficulty's own, which a goal shades:
+**The wanted tier.** In auto mode it is the tier of the difficulty, which a goal may shift:
 
-    cheaper, greener   counted as two points easier. A safety-critical prompt keeps its tier: no goal under-serves it.
-    better             counted as two points harder
-    faster             of the tiers from the wanted one upwards, the weakest whose predicted total time is within a
-                       tenth of the fastest's
+    cheaper, greener   The prompt counts as two points easier. A safety-critical prompt keeps its tier.
+    better             The prompt counts as two points harder.
+    faster             Of the tiers from the wanted one upwards, the weakest whose predicted total time is within a
+                       tenth of the fastest tier's.
 
-Two points are at most one tier, and none where the difficulty is at the tier's other end.
+Two points shift by one tier at most, and by none if the difficulty is at the other end of its tier's range.
 
-**The limits.** Of the tiers that keep all of them, the nearest to the wanted one; of two as near, the stronger. If none
-does, the one whose worst violation is least; of equals, again the nearest. Limits are the user's explicit word: they
-win over difficulty and goal, also for a safety-critical prompt.
+**The limits.** Of the tiers that keep all limits, the nearest to the wanted one answers; of two as near, the stronger.
+If no tier keeps them, the one with the smallest worst violation answers; of equals, again the nearest. Limits are the
+user's explicit word, so they win over difficulty and goal, also for a safety-critical prompt.
 
-In manual mode the tier is the user's: limits are only checked, and a goal is refused with the request.
+In manual mode the tier is the user's. Limits are only checked, and the request is refused if it has a goal.
 
-So a harder prompt never gets a lower tier, all else equal; and where some tier keeps a limit, the plan for a tighter
-one does not break it.
+So a harder prompt never gets a lower tier, all else equal; and if some tier keeps a limit, the plan for a tighter limit
+does not break it.
 """
 
 from __future__ import annotations
@@ -25,59 +25,97 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from router.constraints import GivenLimits, Violation, broken_limits, given_limits
 from router.dials import DEFAULT_POWER, power_for_difficulty, tier_for_power
 from router.difficulty.classify import Classification
-from router.prediction import Prediction
+from router.prediction import Estimate, Prediction
 from router.registry import TIER_NAMES, Profile, TierName
-from router.request import Goal, InferenceRequest
+from router.request import LIMITS, Constraints, Goal, InferenceRequest, Limit
 
 GOAL_POINTS: dict[Goal, int] = {"faster": 0, "cheaper": -2, "greener": -2, "better": 2}
 """By how many points of difficulty (1-10) a goal shifts the wanted tier."""
 FAST_ENOUGH = 1.1
-"""`faster` takes no stronger tier for less than this factor in predicted time."""
+"""`faster` takes a stronger tier only if the weaker one's predicted time is more than this factor longer."""
 
 Predict = Callable[[TierName], Prediction]
 
 
+GivenLimits = tuple[tuple[Limit, float], ...]
+"""The limits of a request, each with the value that it allows."""
+
+
+class Violation(NamedTuple):
+    """A limit that will probably be broken."""
+
+    limit: Limit
+    allowed: float
+    predicted: Estimate
+    """Its `upper` is above `allowed`."""
+
+    @property
+    def ratio(self) -> float:
+        """The upper estimate as a multiple of the allowed value: over 1."""
+        return self.predicted.upper / self.allowed
+
+
+def given_limits(constraints: Constraints | None) -> GivenLimits:
+    """Return the limits that a request sets."""
+    if constraints is None:
+        return ()
+    return tuple((limit, value) for limit in LIMITS if (value := getattr(constraints, limit)) is not None)
+
+
+def broken_limits(limits: GivenLimits, prediction: Prediction) -> tuple[Violation, ...]:
+    """Return the limits that the prediction breaks, the worst first.
+
+    A limit counts as kept if even the upper estimate is within it: it is meant as a promise, not as an average.
+    """
+    broken = [
+        Violation(limit, allowed, predicted)
+        for limit, allowed in limits
+        if (predicted := getattr(prediction, limit.removeprefix("max_"))).upper > allowed
+    ]
+    broken.sort(key=lambda violation: violation.ratio, reverse=True)
+    return tuple(broken)
+
+
 class Candidate(NamedTuple):
-    """A tier, and how it does."""
+    """A tier, what is predicted on it, and the limits that it breaks."""
 
     tier: TierName
     prediction: Prediction
     broken: tuple[Violation, ...]
-    """Limits that it will probably break, the worst first."""
+    """The worst first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tier for a request, and how it came about."""
+    """The tier for a request, and how it was selected."""
 
     deserved: TierName
-    """By difficulty alone."""
+    """The tier by difficulty alone."""
     wanted: TierName
-    """With the goal, or as the power dial says; before the limits."""
+    """The tier with the goal, or by the power dial; before the limits."""
     tier: TierName
     power: int
-    """Power (0-100) in the tier's range; the nearest to what was wanted."""
+    """Power (0-100) in the tier's range, as near as possible to that of the wanted tier."""
     counted_difficulty: int
-    """The difficulty (1-10) that the goal makes of the prompt's own."""
+    """The prompt's difficulty (1-10) after the goal's shift."""
     candidates: tuple[Candidate, ...] = ()
-    """The tiers of which a prediction was needed."""
+    """The tiers for which a prediction was needed."""
 
     @property
     def chosen(self) -> Candidate | None:
-        """How the tier does; None where neither limits nor goal asked for a prediction."""
+        """The selected tier as a candidate; None if neither limits nor goal needed a prediction."""
         return next((candidate for candidate in self.candidates if candidate.tier == self.tier), None)
 
     @property
     def broken(self) -> tuple[Violation, ...]:
-        """Limits that give way, the worst first."""
+        """Limits that the selected tier breaks, the worst first."""
         return self.chosen.broken if self.chosen else ()
 
 
 def select(request: InferenceRequest, classification: Classification, profile: Profile, predict: Predict) -> Selection:
-    """The tier for a request; `predict` is called only where limits or a goal need it."""
+    """Select the tier for a request; `predict` is called only if limits or a goal need it."""
     deserved = tier_for_power(profile, power_for_difficulty(classification.difficulty))
     limits = given_limits(request.constraints)
     if request.mode == "manual":
@@ -106,11 +144,11 @@ def _counted_difficulty(classification: Classification, goal: Goal | None) -> in
 def _nearest(
     wanted: TierName, limits: GivenLimits, goal: Goal | None, predict: Predict
 ) -> tuple[TierName, tuple[Candidate, ...]]:
-    """The tier, and all that were looked at."""
+    """Return the tier and all candidates that were considered."""
     if goal != "faster":
         first = _judged(wanted, limits, predict)
         if not first.broken:
-            return wanted, (first,)  # nothing is nearer
+            return wanted, (first,)  # no other tier is nearer
     candidates = tuple(_judged(name, limits, predict) for name in TIER_NAMES)
     keeping = [candidate for candidate in candidates if not candidate.broken]
     if goal == "faster" and (fastest := _fastest(wanted, keeping)):
@@ -127,13 +165,13 @@ def _judged(tier: TierName, limits: GivenLimits, predict: Predict) -> Candidate:
 
 
 def _apart(tier: TierName, wanted: TierName) -> tuple[int, int]:
-    """Sorts by how far a tier is from the wanted one; of two as far, the stronger first."""
+    """Return a sort key: the distance of a tier from the wanted one; of two as far, the stronger first."""
     steps = TIER_NAMES.index(tier) - TIER_NAMES.index(wanted)
     return abs(steps), -steps
 
 
 def _fastest(wanted: TierName, keeping: list[Candidate]) -> TierName | None:
-    """Of those that are good enough; None where none is."""
+    """Return the weakest of the fast tiers that are at least as strong as the wanted one; None: there is none."""
     good_enough = [candidate for candidate in keeping if TIER_NAMES.index(candidate.tier) >= TIER_NAMES.index(wanted)]
     if not good_enough:
         return None

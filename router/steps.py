@@ -1,52 +1,91 @@
-"""What the steps of planning give: one model for each, used by the `trace` events and by the tools of the same names.
+"""The trace: what each step of planning decided, as one model a step, with the functions that make them.
 
-Every value is JSON, so a step's result, a tool's answer to Claude and an MCP client's are the same mapping.
+The `trace` events and the agent's tools of the same names use these models. Every value is JSON, so a step's result, a
+tool's answer to Claude and an answer to an MCP client are the same mapping.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 from pydantic import Field
 
-from router.constraints import Limit
+from router.dials import Sampling
 from router.difficulty.categories import Category
-from router.registry import Frozen, SpeculationMethod, TierName
-from router.request import Goal
+from router.difficulty.classify import Classification
+from router.observation import Observation
+from router.prediction import Estimate
+from router.registry import TIER_NAMES, ChainEntry, Frozen, SpeculationMethod, Tier, TierName
+from router.request import Goal, InferenceRequest, Limit
+from router.runs.summary import RunSummary
+from router.selection import Candidate, GivenLimits, Selection, Violation, given_limits
+from router.spec_params import SpecParams
+
+Clock = Callable[[], float]
+"""Returns seconds since any fixed moment."""
+TraceValue = str | int | float | bool | None | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """One step of planning, for a `trace` event."""
+
+    step: str
+    result: Mapping[str, TraceValue]
+    """JSON values; do not change it."""
+    duration_ms: float
+
+
+class Stopwatch:
+    """Collects trace steps, each with the time since the step before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock()
+        self.steps: list[TraceStep] = []
+
+    def lap(self, step: str, result: Mapping[str, TraceValue]) -> None:
+        """Add a step that has just ended."""
+        now = self._clock()
+        self.steps.append(TraceStep(step, result, (now - self._last) * 1000))
+        self._last = now
 
 
 class ClassifiedPrompt(Frozen):
-    """What kind of prompt it is, and how hard."""
+    """The category and the difficulty of a prompt."""
 
-    category: Category = Field(description="Kind of prompt.")
+    category: Category = Field(description="Category of the prompt.")
     difficulty: int = Field(ge=1, le=10, description="1 (a greeting) to 10 (a research problem).")
-    score: float = Field(description="The difficulty before it was rounded: orders prompts of one difficulty.")
-    reasons: tuple[str, ...] = Field(description="Why, strongest kind first; holds words of the tables only.")
+    score: float = Field(description="The difficulty before rounding; it orders prompts of the same difficulty.")
+    reasons: tuple[str, ...] = Field(description="Why, strongest kind first; with words of the rules only.")
 
 
 class GoalShift(Frozen):
-    """What a goal made of the choice."""
+    """What a goal did to the choice of the tier."""
 
     goal: Goal = Field(description="The goal.")
     deserved_tier: TierName = Field(description="Tier by difficulty alone.")
-    counted_difficulty: int = Field(ge=1, le=10, description="Difficulty that the goal makes of the prompt's own.")
-    tier: TierName = Field(description="Tier for the goal; of `faster` with the limits, else before them.")
+    counted_difficulty: int = Field(ge=1, le=10, description="The prompt's difficulty after the goal's shift.")
+    tier: TierName = Field(description="Tier for the goal: for `faster` within the limits, otherwise before them.")
     reason: str = Field(description="In words.")
 
 
 class CheckedConstraints(Frozen):
-    """Which of the user's limits will be kept. Null: for ever (the tier cannot start), or nothing to say."""
+    """Which of the user's limits will be kept. Null: infinite, because the tier cannot start, or no value."""
 
     limits: tuple[str, ...] = Field(description="What the user allows.")
     wanted_tier: TierName = Field(description="Tier without the limits.")
     tier: TierName = Field(description="Tier that was chosen.")
-    kept: bool = Field(description="Whether it will probably keep all limits.")
-    gives_way: Limit | None = Field(description="The limit that it breaks most.")
+    kept: bool = Field(description="Whether that tier will probably keep all limits.")
+    gives_way: Limit | None = Field(description="The limit that it breaks most; null: none.")
     allowed: float | None = Field(description="What that limit allows, in the unit of its name.")
-    predicted: float | None = Field(description="What is expected instead.")
-    predicted_upper: float | None = Field(description="What it will hardly exceed; this is what is held to the limit.")
+    predicted: float | None = Field(description="The expected value.")
+    predicted_upper: float | None = Field(description="The upper estimate, which is compared with the limit.")
     broken: tuple[Limit, ...] = Field(description="All limits that it will probably break, the worst first.")
-    others: tuple[str, ...] = Field(description="What the other tiers would break, as far as they were looked at.")
+    others: tuple[str, ...] = Field(description="What the other tiers would break, if they were considered.")
     ttft_ms: float | None = Field(description="Expected time to first token on the chosen tier, ms.")
     total_ms: float | None = Field(description="Expected time to the last token, ms.")
     cost_usd: float = Field(description="Expected cost, USD.")
@@ -55,32 +94,39 @@ class CheckedConstraints(Frozen):
     reason: str = Field(description="In words.")
 
 
-class PastDrafts(Frozen):
-    """Why past runs speak against drafting."""
+class Escalation(Frozen):
+    """Advice to use a higher tier than the selected one."""
 
-    draft_tokens: float = Field(
-        description="Recent draft tokens of the tier and kind of prompt; older ones count less."
-    )
+    from_tier: TierName = Field(description="Selected tier.")
+    to_tier: TierName = Field(description="Tier by difficulty alone.")
+    reason: str = Field(description="In words.")
+    applied: bool = Field(description="Whether the plan follows the advice.")
+
+
+class PastDrafts(Frozen):
+    """Why nothing is drafted, by past runs."""
+
+    draft_tokens: float = Field(description="Recent draft tokens of the tier and category; older ones count less.")
     acceptance_rate: float = Field(description="Share of them that was accepted (0-1).")
     reason: str = Field(description="In words.")
 
 
 class TierPool(Frozen):
-    """One tier, live."""
+    """The live state of one tier."""
 
     tier: TierName = Field(description="The tier.")
     gpu: str | None = Field(description="Its accelerator type; null: CPU.")
-    running: int = Field(description="Replicas that answer.")
-    starting: int = Field(description="Replicas that load a model.")
-    pending: int = Field(description="Replicas that wait for a place.")
+    running: int = Field(description="Replicas that serve.")
+    starting: int = Field(description="Replicas that load their model.")
+    pending: int = Field(description="Replicas that wait for a node.")
     warm: bool = Field(description="Whether a replica can take a request at once.")
     cold_start_s: float = Field(description="Expected time from no replica to the first token, s; 0 when warm.")
     queue_wait_ms: float = Field(description="Arrival to first scheduling in the engine, lately, ms.")
-    reason: str | None = Field(description="Why the tier is not fully up; null: nothing to say.")
+    reason: str | None = Field(description="Why the tier is not fully up; null: no reason is known.")
 
 
 class BuiltConfig(Frozen):
-    """What a request would run with on a tier."""
+    """The settings with which a request runs on a tier."""
 
     power: int = Field(ge=0, le=100, description="Power dial that picks the tier.")
     speed: int = Field(ge=0, le=100, description="Speed dial.")
@@ -97,10 +143,10 @@ class BuiltConfig(Frozen):
 
 
 class RecentRuns(Frozen):
-    """What recent requests were like on a tier. Null: nobody measured it."""
+    """Recent requests on a tier. Null: not measured."""
 
     tier: TierName = Field(description="The tier.")
-    category: Category | None = Field(description="Kind of prompt; null: all kinds together.")
+    category: Category | None = Field(description="Category of the prompts; null: all together.")
     runs: float = Field(description="Effective number of recent runs; older ones count less.")
     ttft_ms: float | None = Field(description="Time to first token, waiting included, mean, ms.")
     ttft_deviation_ms: float | None = Field(description="Its standard deviation between runs, ms.")
@@ -111,3 +157,150 @@ class RecentRuns(Frozen):
     acceptance_rate: float | None = Field(description="Accepted of the verified draft tokens (0-1).")
     energy_wh: float | None = Field(description="Energy of an answer, mean, Wh.")
     cost_usd: float | None = Field(description="Cost of an answer, mean, USD.")
+
+
+def classified(classification: Classification) -> ClassifiedPrompt:
+    """Return the step of a classification."""
+    return ClassifiedPrompt(
+        category=classification.category,
+        difficulty=classification.difficulty,
+        score=round(classification.score, 2),
+        reasons=classification.reasons,
+    )
+
+
+def tier_pool(name: TierName, tier: Tier, observation: Observation) -> TierPool:
+    """Return the step of a tier's state. The cold start is the observed one, or the registry's before the first."""
+    state, seen = observation.tier(name), name in observation.tiers
+    return TierPool(
+        tier=name,
+        gpu=tier.gpu,
+        running=state.running,
+        starting=state.starting,
+        pending=state.pending,
+        warm=state.warm,
+        cold_start_s=0.0 if state.warm else state.cold_start_s if seen else tier.cold_start_s,
+        queue_wait_ms=state.queue_wait_ms,
+        reason=state.reason,
+    )
+
+
+def built_config(
+    power: int, speed: int, tier: TierName, entry: ChainEntry, sampling: Sampling, spec: SpecParams
+) -> BuiltConfig:
+    """Return the step of the decided settings."""
+    return BuiltConfig(
+        power=power,
+        speed=speed,
+        tier=tier,
+        entry=entry.name,
+        target_model=entry.target,
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        spec_method=spec_method(entry, spec),
+        spec_k=spec.most_drafts(entry.speculation),
+        spec_k_mode=spec.k_mode,
+        spec_tau=spec.tau or 0.0,
+    )
+
+
+def spec_method(entry: ChainEntry, spec: SpecParams) -> SpeculationMethod | None:
+    """Return how drafts are made; None: there are none."""
+    return entry.speculation.method if entry.speculation and spec.enabled else None
+
+
+def past_drafts(past: RunSummary) -> PastDrafts:
+    """Return the step of past runs that show that drafts are waste."""
+    rate = past.accepted_tokens / past.draft_tokens
+    return PastDrafts(
+        draft_tokens=past.draft_tokens,
+        acceptance_rate=rate,
+        reason=f"{rate:.1%} of the recent drafts for such prompts were accepted on this tier, so none are made",
+    )
+
+
+def goal_shift(goal: Goal, selection: Selection) -> GoalShift:
+    """Return the step of a goal."""
+    return GoalShift(
+        goal=goal,
+        deserved_tier=selection.deserved,
+        counted_difficulty=selection.counted_difficulty,
+        tier=selection.tier if goal == "faster" else selection.wanted,
+        reason=_goal_words(goal, selection),
+    )
+
+
+def checked_constraints(request: InferenceRequest, selection: Selection) -> CheckedConstraints | None:
+    """Return the step of the limits; None: there are none."""
+    limits, chosen = given_limits(request.constraints), selection.chosen
+    if not limits or chosen is None:
+        return None
+    worst = chosen.broken[0] if chosen.broken else None
+    prediction = chosen.prediction
+    return CheckedConstraints(
+        limits=tuple(f"{limit} {_number(allowed)}" for limit, allowed in limits),
+        wanted_tier=selection.wanted,
+        tier=selection.tier,
+        kept=worst is None,
+        gives_way=worst.limit if worst else None,
+        allowed=worst.allowed if worst else None,
+        predicted=_finite(worst.predicted.expected) if worst else None,
+        predicted_upper=_finite(worst.predicted.upper) if worst else None,
+        broken=tuple(violation.limit for violation in chosen.broken),
+        others=tuple(_breaks(other) for other in selection.candidates if other is not chosen and other.broken),
+        ttft_ms=_finite(prediction.ttft_ms.expected),
+        total_ms=_finite(prediction.total_ms.expected),
+        cost_usd=prediction.cost_usd.expected,
+        energy_wh=prediction.energy_wh.expected,
+        past_runs=prediction.runs,
+        reason=_limit_words(request, limits, selection, chosen),
+    )
+
+
+def _goal_words(goal: Goal, selection: Selection) -> str:
+    requested, wanted = f"you want it {goal}", selection.wanted
+    if goal == "faster":
+        if TIER_NAMES.index(selection.tier) > TIER_NAMES.index(wanted):
+            return f"{requested}, and the {selection.tier} tier is predicted to answer sooner than weaker ones"
+        return f"{requested}, but no stronger tier is predicted to be clearly faster than {selection.tier}"
+    if wanted == selection.deserved:
+        return f"{requested}, but this prompt needs the {wanted} tier"
+    return f"{requested}, so it counts as difficulty {selection.counted_difficulty}, which gets the {wanted} tier"
+
+
+def _limit_words(request: InferenceRequest, limits: GivenLimits, selection: Selection, chosen: Candidate) -> str:
+    all_limits = "your limit" if len(limits) == 1 else "all your limits"
+    if not chosen.broken:
+        keeps = f"the {selection.tier} tier is predicted to keep {all_limits}"
+        wanted = next((c for c in selection.candidates if c.tier == selection.wanted), chosen)
+        return f"{keeps}; {_breaks(wanted)}" if wanted.broken else keeps
+    gives_way = _breaks(chosen)
+    if request.mode == "manual":
+        return f"{gives_way}; in manual mode your power setting is kept"
+    return f"no tier is predicted to keep {all_limits}; the {selection.tier} tier comes nearest, but {gives_way}"
+
+
+def _breaks(candidate: Candidate) -> str:
+    """Return for example `balanced breaks max_ttft_ms (75000 expected, up to 99000, allowed 2000)`."""
+    return f"{candidate.tier} breaks {', '.join(_violation(violation) for violation in candidate.broken)}"
+
+
+def _violation(violation: Violation) -> str:
+    return f"{violation.limit} ({_estimate(violation.predicted)}, allowed {_number(violation.allowed)})"
+
+
+def _estimate(predicted: Estimate) -> str:
+    if not isfinite(predicted.expected):
+        return "it cannot start"
+    return f"{_number(predicted.expected)} expected, up to {_number(predicted.upper)}"
+
+
+def _number(value: float) -> str:
+    """Return three digits or more, without an exponent for large values."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _finite(value: float) -> float | None:
+    """Return None for infinity, which JSON does not have."""
+    return value if isfinite(value) else None

@@ -45,7 +45,7 @@ def build(args: dict[str, Any]) -> Application:
 def build_app(config: AppConfig) -> Application:
     """Build the application of a config."""
     registry = Profile.model_validate({key: getattr(config, key) for key in Profile.model_fields})
-    pool = pool_deployment(registry).bind(registry, config.runs)
+    pool = pool_deployment(registry).bind(registry)
     engines = {name: engine_deployment(name, config).bind(name, config, pool) for name in config.tiers}
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",

@@ -13,7 +13,6 @@ from cluster.weights import models_dir
 from router.agent.settings import AgentSettings
 from router.errors import ConfigError
 from router.registry import Frozen, Profile
-from router.runs.record import RunSettings
 from serve_app.speculation.settings import SpeculationSettings
 
 InferenceMode = Literal["real", "mock"]
@@ -72,7 +71,6 @@ class AppConfig(Profile):
     stub: StubSettings = Field(default=StubSettings(), description="Stub engine.")
     speculation: SpeculationSettings = Field(default=SpeculationSettings(), description="Speculative decoding.")
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
-    runs: RunSettings = Field(default=RunSettings(), description="How past runs are remembered.")
     agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
 

@@ -20,7 +20,7 @@ from cluster.pool.open_requests import OpenRequests
 from cluster.supervised import Supervised, troubles
 from router.observation import ClusterGpus, Observation
 from router.registry import Drafts, Profile, TierName
-from router.runs.record import RunRecord, RunSettings
+from router.runs.record import RunRecord
 from router.runs.summary import RunReport
 
 _STALE_AFTER_S: Final = 10.0
@@ -45,9 +45,9 @@ class GpuPool:
     Its state is a cache: after a restart the next reports and the next refresh fill it again. Past runs are forgotten.
     """
 
-    def __init__(self, profile: Profile, runs: RunSettings) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        self._record = RunRecord(runs.half_life)
+        self._record = RunRecord()
         self._runs = NO_TIER_RUNS
         self._summarized_s = -inf
         self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())

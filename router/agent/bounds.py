@@ -26,7 +26,6 @@ from math import inf
 from typing import Final
 
 from router.agent.result import AgentChoice
-from router.constraints import Violation, broken_limits, given_limits
 from router.dials import power_for_difficulty, tier_for_power
 from router.difficulty.rules import load_rules
 from router.observation import Observation
@@ -34,6 +33,7 @@ from router.plan import Plan, forecast
 from router.prediction import Prediction
 from router.registry import TIER_NAMES, Profile, TierName
 from router.request import InferenceRequest
+from router.selection import Violation, broken_limits, given_limits
 
 DIFFICULTY_DOUBT: Final = 1
 """Points of difficulty by which the classifier may be wrong."""

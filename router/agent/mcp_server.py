@@ -37,8 +37,8 @@ from router.agent.application_state import ApplicationStateError, read_tiers
 from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
 from router.errors import ConfigError
 from router.observation import Observation
-from router.plan import TraceStep, TraceValue
 from router.registry import Profile
+from router.steps import TraceStep, TraceValue
 
 SERVER_NAME = "power-lever-router"
 _READ_TIMEOUT_S = 10.0

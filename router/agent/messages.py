@@ -25,8 +25,8 @@ from router.agent.prompt import (
 from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_limit
 from router.agent.settings import AgentSettings
 from router.agent.tools import TOOLS, ToolContext, ToolError
-from router.plan import Clock, TraceStep, TraceValue
 from router.registry import Profile
+from router.steps import Clock, TraceStep, TraceValue
 
 if TYPE_CHECKING:
     from anthropic.lib.streaming import AsyncMessageStream

@@ -12,24 +12,13 @@ from router.agent.metering import Meter
 from router.agent.result import AgentChoice, AgentFallback, AgentResult, time_limit
 from router.agent.settings import ActiveMode, AgentSettings
 from router.dials import power_for_difficulty, tier_for_power
-from router.plan import (
-    Clock,
-    Plan,
-    Stopwatch,
-    TraceStep,
-    built_config,
-    escalation_for,
-    is_seeded_sample,
-    sampling_of,
-    tier_pool,
-)
+from router.plan import Plan, engine_settings, escalation_for
 from router.registry import TierName
 from router.request import InferenceRequest
-from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
 from router.selection import Candidate, Selection
-from router.selection_words import checked_constraints
 from router.spec_params import SpecParams
+from router.steps import Clock, Stopwatch, TraceStep, built_config, checked_constraints, tier_pool
 
 LEAST_TIME_S: Final = 0.1
 """With less time than this an agent is not asked."""
@@ -111,15 +100,9 @@ def replanned(
         watch.lap("check_gpu_pool", pool.model_dump())
     entry = case.profile.entry(choice.tier, state.active_entry)
     category = before.classification.category
-    sampling = sampling_of(request, category, speed, entry)
     past = state.recent_by_category.get(category, NO_RUNS)
-    requested = _requested(choice, request)
-    spec, no_drafts_reason = requested.resolve(
-        entry.speculation,
-        seeded=is_seeded_sample(request, sampling),
-        wasteful=drafts_are_waste(entry.speculation, requested, past),
-    )
-    config = built_config(selection.power, speed, choice.tier, entry, sampling, spec)
+    settings = engine_settings(request, category, speed, entry, past, _requested(choice, request))
+    config = built_config(selection.power, speed, choice.tier, entry, settings.sampling, settings.spec)
     watch.lap("build_config", config.model_dump())
     chosen = selection.chosen
     return dataclasses.replace(
@@ -128,13 +111,13 @@ def replanned(
         speed=speed,
         tier=choice.tier,
         entry=entry,
-        sampling=sampling,
-        spec=spec,
+        sampling=settings.sampling,
+        spec=settings.spec,
         warm=pool.warm,
         cold_start_s=pool.cold_start_s,
         escalation=escalation_for(before.classification, request, selection),
         trace=(*before.trace[:-1], *steps, *watch.steps),
-        no_drafts_reason=no_drafts_reason,
+        no_drafts_reason=settings.no_drafts_reason,
         prediction=chosen.prediction if chosen else None,
         broken=selection.broken,
         notes=notes,

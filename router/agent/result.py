@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from router.agent.metering import Meter, Usage
 from router.agent.settings import ActiveMode
 from router.errors import describe_problems
-from router.plan import TraceStep, TraceValue
 from router.registry import DraftTokens, Frozen, Power, TierName
+from router.steps import TraceStep, TraceValue
 
 REASON_CHARS = 600
 FallbackCode = Literal[

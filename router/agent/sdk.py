@@ -32,8 +32,8 @@ from router.agent.prompt import plan_instructions, request_text
 from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_limit
 from router.agent.settings import AgentSettings
 from router.agent.tools import CLASSIFY_PROMPT, TOOLS, ToolContext, json_schema
-from router.plan import TraceStep
 from router.registry import Profile
+from router.steps import TraceStep
 
 SERVER: Final = "router"
 SUBAGENT_TOOL: Final = "Agent"

@@ -19,20 +19,12 @@ from router.difficulty.categories import Category
 from router.difficulty.classify import classify_prompt
 from router.errors import describe_problems
 from router.observation import Observation
-from router.plan import (
-    built_config,
-    classified,
-    classify_chat,
-    is_seeded_sample,
-    sampling_of,
-    tier_pool,
-)
+from router.plan import classify_chat, engine_settings
 from router.registry import DraftTokens, Frozen, Power, Tier, TierName
 from router.request import InferenceRequest
-from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS, Recent, RunSummary
 from router.spec_params import SpecParams
-from router.steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool
+from router.steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool, built_config, classified, tier_pool
 
 if TYPE_CHECKING:
     from anthropic.types import ToolParam
@@ -141,14 +133,9 @@ def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltCon
     if context.request is not None:
         category = classify_chat(request.chat()).category
         past = state.recent_by_category.get(category, NO_RUNS)
-    sampling = sampling_of(request, category, speed, entry)
     requested = SpecParams.model_validate(spec_fields)
-    spec, _ = requested.resolve(
-        entry.speculation,
-        seeded=is_seeded_sample(request, sampling),
-        wasteful=drafts_are_waste(entry.speculation, requested, past),
-    )
-    return built_config(tier.power[0], speed, arguments.tier, entry, sampling, spec)
+    settings = engine_settings(request, category, speed, entry, past, requested)
+    return built_config(tier.power[0], speed, arguments.tier, entry, settings.sampling, settings.spec)
 
 
 def _recent_runs(arguments: RecentRunsInput, context: ToolContext) -> RecentRuns:

@@ -1,7 +1,7 @@
-"""The rolling record of past runs: fading statistics by tier and category.
+"""The record of past runs: fading statistics by tier and category.
 
-There are four tiers and six categories, and every one has the same few sums: the record's size does not depend on how
-many runs it saw. It holds no text of any prompt.
+Each of the four tiers and six categories has the same few sums, so the record's size does not depend on the number of
+runs. It has no text of any prompt.
 """
 
 from __future__ import annotations
@@ -10,52 +10,36 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pydantic import Field
-
 from router.difficulty.categories import Category
-from router.registry import Frozen, TierName
-from router.runs.fading import NO_VALUES, Fading, HalfLife, kept_after
+from router.registry import TierName
+from router.runs.statistics import NO_VALUES, Fading, HalfLife, kept_after
 from router.runs.summary import FINISH_REASONS, Recent, RunReport, RunSummary, TierRuns
 
+HALF_LIFE = HalfLife(values=50.0, seconds=3600.0)
+"""A run weighs half after 50 further ones of its tier and category, and after an hour: enough runs for a mean of
+restless values, few enough to follow a change of the load within minutes."""
 _FORGOTTEN = 0.01
 """A category with fewer effective runs than this counts as never seen."""
 
 
-class RunSettings(Frozen):
-    """How past runs are remembered and reported."""
-
-    half_life_runs: float = Field(
-        default=50.0, ge=1, description="A run weighs half after so many further ones of its tier and category."
-    )
-    half_life_s: float = Field(default=3600.0, gt=0, description="A run weighs half after this time, s.")
-    report_every_s: float = Field(
-        default=0.5, gt=0, description="How long an ingress replica collects finished runs before it reports them, s."
-    )
-
-    @property
-    def half_life(self) -> HalfLife:
-        """Both half-lives."""
-        return HalfLife(self.half_life_runs, self.half_life_s)
-
-
 class RunRecord:
-    """The rolling record: fading statistics of every tier and category.
+    """Fading statistics of every tier and category.
 
     Args:
         half_life: how fast runs are forgotten.
     """
 
-    def __init__(self, half_life: HalfLife) -> None:
+    def __init__(self, half_life: HalfLife = HALF_LIFE) -> None:
         self._half_life = half_life
         self._cells: dict[tuple[TierName, Category], _Cell] = {}
 
     def add(self, report: RunReport, now_s: float) -> None:
-        """Take in one run that finished about now (seconds of any steady clock)."""
+        """Add a run that finished about now (seconds of any monotonic clock)."""
         key = (report.tier, report.category)
         self._cells[key] = self._cells.get(key, _EMPTY).after(report, now_s, self._half_life)
 
     def summaries(self, now_s: float) -> Mapping[TierName, TierRuns]:
-        """By tier, as of now; tiers without a run are left out."""
+        """Return the summaries by tier, as of now; tiers without a run are left out."""
         tiers: dict[TierName, dict[Category, _Cell]] = {}
         for (tier, category), kept in self._cells.items():
             cell = kept.at(now_s, self._half_life)
@@ -85,7 +69,7 @@ class _Quantities(NamedTuple):
 
 
 def _measured(report: RunReport) -> Mapping[str, float]:
-    """What one run says of each quantity. One that it cannot tell (the pace of a single token) is left out."""
+    """Return each quantity of one run; a quantity that it does not have (the pace of a single token) is left out."""
     values = {
         "ttft_ms": report.ttft_ms,
         "engine_ttft_ms": max(0.0, report.ttft_ms - report.queue_ms),
@@ -105,7 +89,7 @@ def _measured(report: RunReport) -> Mapping[str, float]:
 
 
 class _Cell(NamedTuple):
-    """The record of one tier and category; `_EMPTY` is where it begins."""
+    """The record of one tier and category; it begins with `_EMPTY`."""
 
     at_s: float
     runs: float
@@ -116,7 +100,7 @@ class _Cell(NamedTuple):
     """Runs by how they ended, in the order of `FINISH_REASONS`."""
 
     def faded(self, kept: float, now_s: float) -> _Cell:
-        """With every weight times `kept` (0-1)."""
+        """Return the cell with every weight times `kept` (0-1)."""
         return _Cell(
             now_s,
             self.runs * kept,
@@ -127,11 +111,11 @@ class _Cell(NamedTuple):
         )
 
     def at(self, now_s: float, half_life: HalfLife) -> _Cell:
-        """As of now."""
+        """Return the cell as of now."""
         return self.faded(kept_after(0, now_s - self.at_s, half_life), now_s)
 
     def after(self, report: RunReport, now_s: float, half_life: HalfLife) -> _Cell:
-        """With one more run."""
+        """Return the cell with one more run."""
         old = self.faded(kept_after(1, now_s - self.at_s, half_life), now_s)
         changed = {name: getattr(old.quantities, name).with_value(value) for name, value in _measured(report).items()}
         return old._replace(
@@ -146,7 +130,7 @@ class _Cell(NamedTuple):
         )
 
     def merged(self, other: _Cell) -> _Cell:
-        """Both together; they must be of the same moment."""
+        """Return both cells together; they must be of the same moment."""
         return _Cell(
             self.at_s,
             self.runs + other.runs,
@@ -159,8 +143,8 @@ class _Cell(NamedTuple):
         )
 
     def summary(self) -> RunSummary:
-        """As the router reads it."""
-        told = {
+        """Return the cell as the router reads it."""
+        measured = {
             name: Recent(quantity.mean, quantity.deviation, quantity.weight)
             for name, quantity in self.quantities._asdict().items()
             if quantity.weight > 0
@@ -172,7 +156,7 @@ class _Cell(NamedTuple):
             draft_tokens=self.draft_tokens,
             accepted_tokens=self.accepted_tokens,
             finish_reasons=MappingProxyType(shares),
-            **told,
+            **measured,
         )
 
 

@@ -1,7 +1,7 @@
-"""What recent requests were like, by tier and category: reports of single runs, and summaries of many.
+"""Recent requests by tier and category: reports of single runs, and summaries of many.
 
-Times in ms, energy in Wh, cost in USD. `runs/record.py` makes the one into the other. A summary is a plain immutable
-value: the observation carries it, `router/prediction.py` and `past_drafts.py` read it.
+Times are in ms, energy in Wh, cost in USD. `record.py` makes summaries from reports. The observation has the summaries;
+`router/prediction.py` and `past_drafts.py` read them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class RunReport:
     ttft_ms: float
     """Arrival to first token, as the client saw it."""
     queue_ms: float
-    """The part of `ttft_ms` that it waited: for the tier to start, for a replica, in the engine's queue."""
+    """The part of `ttft_ms` spent waiting: for the tier to start, for a replica, in the engine's queue."""
     total_ms: float
     """Arrival to last token."""
     tokens_per_s: float
-    """Completion tokens over the time on the engine (prefill included, waiting excluded)."""
+    """Completion tokens over the time on the engine (with prefill, without waiting)."""
     prompt_tokens: int
     completion_tokens: int
     draft_tokens: int
@@ -43,31 +43,31 @@ class RunReport:
 
     @property
     def busy_s(self) -> float:
-        """Time on the engine: from the end of the waiting to the last token, s."""
+        """Time on the engine, from the end of the wait to the last token, s."""
         return max(0.0, self.total_ms - self.queue_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """One measured quantity over recent runs, where the newest weigh most."""
+    """One measured quantity over recent runs; the newest weigh most."""
 
     mean: float
     deviation: float
     """Standard deviation between runs."""
     count: float
-    """Effective number of runs behind it: each counts 1 when it is new and less as time and other runs pass."""
+    """Effective number of its runs: each counts 1 when it is new, and less after time and other runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Recent runs of one tier, all categories together or one of them. A quantity that nobody measured is None."""
+    """Recent runs of one tier, all categories together or one of them. A quantity that was not measured is None."""
 
     runs: float = 0.0
-    """Effective number of runs; 0: none was seen."""
+    """Effective number of runs; 0: there was none."""
     ttft_ms: Recent | None = None
-    """As the client saw it, waiting included."""
+    """As the client saw it, with the wait."""
     engine_ttft_ms: Recent | None = None
-    """Without the waiting (`RunReport.queue_ms`): what a warm and idle tier needs."""
+    """Without the wait (`RunReport.queue_ms`): what a warm and idle tier needs."""
     ms_per_token: Recent | None = None
     """Between the first token and the last."""
     total_ms: Recent | None = None
@@ -83,13 +83,13 @@ class RunSummary:
     """Cost charged to an answer over its time on the engine, USD per hour."""
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
-    """Drafts verified and accepted, older ones counting less."""
+    """Drafts that were verified, and those that were accepted; older ones count less."""
     finish_reasons: Mapping[FinishReason, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Share (0-1) of the runs by how they ended; those that never occurred are left out."""
+    """Share (0-1) of the runs by finish reason; reasons that never occurred are left out."""
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted of the verified drafts (0-1); None where nothing was drafted."""
+        """Share (0-1) of the verified drafts that were accepted; None: nothing was drafted."""
         return self.accepted_tokens / self.draft_tokens if self.draft_tokens > 0 else None
 
     @property

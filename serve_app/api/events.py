@@ -8,8 +8,9 @@ from typing import Any, Final, Literal
 import orjson
 
 from router.observation import TierState
-from router.plan import Plan, TraceStep
+from router.plan import Plan
 from router.registry import Profile
+from router.steps import TraceStep
 from serve_app.engine.interface import Finished, Token
 from sustainability.factors import Factors
 from sustainability.footprint import baseline_seconds, footprint

@@ -10,7 +10,7 @@ from typing import Final
 from router.agent.metering import Meter
 from router.agent.result import AgentFallback, AgentResult
 from router.agent.settings import AgentSettings
-from router.plan import Clock
+from router.steps import Clock
 from serve_app.transport.tasks import cancel_and_wait
 
 END_WAIT_S: Final = 1.0

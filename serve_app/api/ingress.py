@@ -67,7 +67,7 @@ class Ingress:
         load_classifier()  # now, so that the first request does not wait for its files
         self._config = config
         self._pool = PoolView(pool)
-        self._runs = RunReporter(pool, config.runs.report_every_s)
+        self._runs = RunReporter(pool)
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
         self._factors = load_factors()

@@ -11,7 +11,7 @@ from typing import Final
 
 from cluster.pool.messages import DraftOrder
 from router.registry import Drafts, TierName
-from router.runs.wilson import highest_likely_rate
+from router.runs.statistics import highest_likely_rate
 from serve_app.engine.interface import DraftCount, Engine, EngineError
 from serve_app.speculation.drift import RUN_TOKENS, Window
 

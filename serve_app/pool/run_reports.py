@@ -1,7 +1,7 @@
-"""Finished runs on their way from an ingress replica to the pool, which keeps the record.
+"""Reports of finished runs, from an ingress replica to the pool, which keeps the record.
 
-A request only appends to a queue. Beside the requests, what has gathered is sent as one batch; while the pool is away
-it is kept, up to a bound, and the oldest go first. A batch whose answer gets lost is sent again and may count twice.
+A request only appends to a queue. A background task sends the queue as one batch. While the pool is away, the newest
+reports are kept, up to a bound. A batch whose answer is lost is sent again and may count twice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ray.serve.handle import DeploymentHandle
 
@@ -18,13 +18,16 @@ from router.plan import Plan
 from router.runs.summary import FINISH_REASONS, RunReport
 from serve_app.transport.ray_errors import RAY_ERRORS
 
-MOST_WAITING = 2000
+REPORT_EVERY_S: Final = 0.5
+"""How long an ingress replica collects reports before it sends them, s: at most two calls a second, while the record
+stays as new as the load."""
+MOST_WAITING: Final = 2000
 """So many reports are kept for a pool that does not answer."""
-_ANSWER_WITHIN_S = 10.0
+_ANSWER_WITHIN_S: Final = 10.0
 
 
 def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
-    """A finished request's report, from its plan and the data of its `metrics` event."""
+    """Return the report of a finished request, from its plan and the data of its `metrics` event."""
     reason = metrics["finish_reason"]
     return RunReport(
         tier=plan.tier,
@@ -44,32 +47,30 @@ def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
 
 
 class RunReporter:
-    """Sends reports in batches, as long as `work` is started.
+    """Sends reports in batches while `work` is started.
 
     Args:
         pool: handle of the `GpuPool` deployment.
-        every_s: how long reports gather, s.
     """
 
-    def __init__(self, pool: DeploymentHandle, every_s: float) -> None:
+    def __init__(self, pool: DeploymentHandle) -> None:
         self._pool = pool
-        self._every_s = every_s
         self._waiting = deque[RunReport](maxlen=MOST_WAITING)
         self._some = asyncio.Event()
-        self.work = Supervised("ingress: reports of runs", self._send_what_gathers, away=RAY_ERRORS)
+        self.work = Supervised("ingress: reports of runs", self._collect_and_send, away=RAY_ERRORS)
 
     def add(self, report: RunReport) -> None:
-        """Take a report; never waits."""
+        """Add a report; never waits."""
         self._waiting.append(report)
         self._some.set()
 
-    async def _send_what_gathers(self) -> None:
+    async def _collect_and_send(self) -> None:
         await self._some.wait()
-        await asyncio.sleep(self._every_s)
+        await asyncio.sleep(REPORT_EVERY_S)
         await self.send()
 
     async def send(self) -> None:
-        """Send all that waits, now; what could not be sent waits on.
+        """Send all waiting reports now; on failure they wait for the next call.
 
         Raises:
             RAY_ERRORS: the pool is away.

@@ -12,7 +12,6 @@ from cluster.autoscaling import ScalingSettings
 from router.agent.settings import AgentPrices, AgentSettings
 from router.registry import Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
 from router.request import Constraints, InferenceRequest, Message
-from router.runs.record import RunSettings
 from router.spec_params import SpecParams
 from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
 from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
@@ -31,7 +30,6 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     StubSettings,
     IngressSettings,
     ScalingSettings,
-    RunSettings,
     AgentSettings,
     AgentPrices,
     InferenceRequest,

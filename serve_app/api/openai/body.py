@@ -9,28 +9,16 @@ As in OpenAI's API, null means that a field is not given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from router.errors import describe_problems
 from serve_app.api.body import check_characters
 from serve_app.api.errors import bad_request
-from serve_app.api.openai.json_checks import (
-    Check,
-    Problem,
-    anything,
-    boolean,
-    either,
-    listing,
-    mapping,
-    number,
-    one_of,
-    record,
-    shown,
-    text,
-    whole,
-)
 from serve_app.config import Limits
 
 _INT32: Final = 2**31 - 1
@@ -46,99 +34,108 @@ _MAX_ANSWER_TOKENS: Final = 1_000_000
 """Completion tokens of all answers of a request with several (`n` x prompts x `max_tokens`). More would hold an engine
 longer than a request may take: 900 s at 1000 tokens/s."""
 
-_COUNT: Final = whole(0, _INT32)
-_INT: Final = whole(-_INT64 - 1, _INT64)
-_TEXT: Final = text(0, 1_000_000)
-_OBJECT: Final = mapping(anything, _INT32)
-_IDS: Final = listing(whole(0, _INT32), _MAX_IDS)
+
+def _empty(value: dict[str, Any]) -> dict[str, Any]:
+    if value:
+        raise ValueError("vLLM's extra arguments are not allowed; use `spec` for speculative decoding")
+    return value
 
 
-def _empty(value: object) -> Iterator[Problem]:
-    if value != {}:
-        yield "", "must be {}: vLLM's extra arguments are not allowed; use `spec` for speculative decoding"
+Count = Annotated[int, Field(ge=0, le=_INT32)]
+Positive = Annotated[int, Field(ge=1, le=_INT32)]
+Int = Annotated[int, Field(ge=-_INT64 - 1, le=_INT64)]
+Text = Annotated[str, Field(max_length=1_000_000)]
+Word = Annotated[str, Field(min_length=1, max_length=32)]
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+Object = dict[str, Any]
+Ids = Annotated[list[Count], Field(max_length=_MAX_IDS)]
 
 
-_SHARED: Final[Mapping[str, Check]] = MappingProxyType(
-    {
-        "model": _TEXT,
-        # Our own field; `tier_choice.py` reads it.
-        "spec": anything,
-        # Length
-        "max_tokens": whole(1, _INT32),
-        "min_tokens": _COUNT,
-        "n": whole(1, _INT32),
-        "stop": either(
-            f"a string, or a list of at most {_MAX_STOPS} strings, of 1 to 256 characters",
-            text(1, 256),
-            listing(text(1, 256), _MAX_STOPS),
-        ),
-        "stop_token_ids": _IDS,
-        "include_stop_str_in_output": boolean,
-        "ignore_eos": boolean,
-        # Sampling
-        "temperature": number,
-        "top_p": number,
-        "top_k": _INT,
-        "min_p": number,
-        "seed": _INT,
-        "presence_penalty": number,
-        "frequency_penalty": number,
-        "repetition_penalty": number,
-        "logit_bias": mapping(number, _MAX_IDS),
-        "allowed_token_ids": _IDS,
-        "bad_words": listing(text(1, 256), 64),
-        # Form of the answer
-        "response_format": _OBJECT,
-        "structured_outputs": _OBJECT,
-        "skip_special_tokens": boolean,
-        "spaces_between_special_tokens": boolean,
-        "echo": boolean,
-        "prompt_logprobs": _INT,
-        "logprob_token_ids": _IDS,
-        "return_tokens_as_token_ids": boolean,
-        "return_token_ids": boolean,
-        "stream": boolean,
-        "stream_options": record(
-            {"include_usage": boolean, "continuous_usage_stats": boolean, "include_obfuscation": boolean}
-        ),
-        "stream_interval": whole(1, _INT32),
-        # Prompt
-        "add_special_tokens": boolean,
-        "truncate_prompt_tokens": whole(-1, _INT32),
-        "truncation_side": one_of("left", "right"),
-        "cache_salt": text(1, 1024),
-        "user": _TEXT,
-        "vllm_xargs": _empty,
-    }
-)
-_CHAT: Final[Mapping[str, Check]] = MappingProxyType(
-    {
-        **_SHARED,
-        "messages": listing(_OBJECT, _INT32),
-        "max_completion_tokens": whole(1, _INT32),
-        "logprobs": boolean,
-        "top_logprobs": _INT,
-        "tools": listing(_OBJECT, _MAX_TOOLS),
-        "tool_choice": either("none, auto, required or an object", one_of("none", "auto", "required"), _OBJECT),
-        "parallel_tool_calls": boolean,
-        "reasoning_effort": text(1, 32),
-        "thinking_token_budget": _INT,
-        "include_reasoning": boolean,
-        "add_generation_prompt": boolean,
-        "continue_final_message": boolean,
-        "documents": listing(_OBJECT, _MAX_IDS),
-        "chat_template_kwargs": _OBJECT,
-        # OpenAI's clients send these; they have no meaning here.
-        "metadata": _OBJECT,
-        "store": boolean,
-        "service_tier": text(1, 32),
-        "modalities": listing(one_of("text"), 1),
-        "prompt_cache_key": _TEXT,
-        "prompt_cache_retention": text(1, 32),
-        "safety_identifier": _TEXT,
-    }
-)
-_COMPLETION: Final[Mapping[str, Check]] = MappingProxyType({**_SHARED, "prompt": anything, "logprobs": _INT})
+class _StreamOptions(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+    include_usage: bool | None
+    continuous_usage_stats: bool | None
+    include_obfuscation: bool | None
+
+
+class _Body(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+    model: Text
+    spec: Any  # our own field; `tier_choice.py` reads it
+    # Length
+    max_tokens: Positive
+    min_tokens: Count
+    n: Positive
+    stop: Stop | Annotated[list[Stop], Field(max_length=_MAX_STOPS)]
+    stop_token_ids: Ids
+    include_stop_str_in_output: bool
+    ignore_eos: bool
+    # Sampling
+    temperature: float
+    top_p: float
+    top_k: Int
+    min_p: float
+    seed: Int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Annotated[dict[str, float], Field(max_length=_MAX_IDS)]
+    allowed_token_ids: Ids
+    bad_words: Annotated[list[Stop], Field(max_length=64)]
+    # Form of the answer
+    response_format: Object
+    structured_outputs: Object
+    skip_special_tokens: bool
+    spaces_between_special_tokens: bool
+    echo: bool
+    prompt_logprobs: Int
+    logprob_token_ids: Ids
+    return_tokens_as_token_ids: bool
+    return_token_ids: bool
+    stream: bool
+    stream_options: _StreamOptions
+    stream_interval: Positive
+    # Prompt
+    add_special_tokens: bool
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=_INT32)]
+    truncation_side: Literal["left", "right"]
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)]
+    user: Text
+    vllm_xargs: Annotated[Object, AfterValidator(_empty)]
+
+
+class _ChatBody(_Body, total=False):
+    messages: list[Object]
+    max_completion_tokens: Positive
+    logprobs: bool
+    top_logprobs: Int
+    tools: Annotated[list[Object], Field(max_length=_MAX_TOOLS)]
+    tool_choice: Literal["none", "auto", "required"] | Object
+    parallel_tool_calls: bool
+    reasoning_effort: Word
+    thinking_token_budget: Int
+    include_reasoning: bool
+    add_generation_prompt: bool
+    continue_final_message: bool
+    documents: Annotated[list[Object], Field(max_length=_MAX_IDS)]
+    chat_template_kwargs: Object
+    # OpenAI's clients send these; they have no meaning here.
+    metadata: Object
+    store: bool
+    service_tier: Word
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)]
+    prompt_cache_key: Text
+    prompt_cache_retention: Word
+    safety_identifier: Text
+
+
+class _CompletionBody(_Body, total=False):
+    prompt: Any  # `_count_prompts` checks it
+    logprobs: Int
+
+
+_CHAT: Final = TypeAdapter(_ChatBody)
+_COMPLETION: Final = TypeAdapter(_CompletionBody)
 _WITHOUT_MEANING: Final = frozenset(
     (
         "metadata",
@@ -204,22 +201,18 @@ def parse_openai(body: Any, *, chat: bool, limits: Limits) -> OpenAIBody:
         ApiError: 400 naming each wrong field, or the limit that is exceeded.
     """
     if not isinstance(body, dict):
-        raise bad_request(f"the body must be a JSON object, got {shown(body)}")
+        raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
     given = {key: value for key, value in body.items() if value is not None}
-    problems = [f"{path}: {words}" for path, words in _problems(given, _CHAT if chat else _COMPLETION)]
-    prompts = 1
+    problems = _problems(_CHAT if chat else _COMPLETION, given)
+    prompts: int | None = 1
     if "prompt" in given and not chat:
-        counted = _prompts(given["prompt"])
-        if counted is None:
-            words = "must be a string, a list of strings, a list of token ids, or a list of such lists"
-            problems.append(f"prompt: {words}, got {shown(given['prompt'])}")
-        else:
-            prompts = counted
-    if problems:
+        prompts = _count_prompts(given["prompt"])
+        if prompts is None:
+            problems.append("prompt: must be a string, a list of strings, a list of token ids, or a list of such lists")
+    if problems or prompts is None:
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
         raise bad_request("; ".join(problems[:_MAX_PROBLEMS]) + more, code="invalid_request")
-    chars = characters([given[key] for key in _READ_BY_THE_MODEL if key in given])
-    check_characters(chars, limits)
+    check_characters(characters([given[key] for key in _READ_BY_THE_MODEL if key in given]), limits)
     sequences = prompts * given.get("n", 1)
     if sequences > limits.max_sequences:
         raise bad_request(
@@ -249,15 +242,15 @@ def characters(value: object) -> int:
     return count
 
 
-def _problems(given: Mapping[str, Any], fields: Mapping[str, Check]) -> Iterator[Problem]:
-    for key, value in given.items():
-        if key not in fields:
-            yield shown(key)[1:-1], "unknown field, or one that this server does not allow"
-        else:
-            yield from ((key + path, words) for path, words in fields[key](value))
+def _problems(model: TypeAdapter[Any], given: Mapping[str, Any]) -> list[str]:
+    try:
+        model.validate_python(given)
+    except ValidationError as error:
+        return describe_problems(error)
+    return []
 
 
-def _prompts(prompt: object) -> int | None:
+def _count_prompts(prompt: object) -> int | None:
     """Return how many prompts these are; None if they are not prompts."""
     if isinstance(prompt, str) or _are_token_ids(prompt):
         return 1

@@ -14,6 +14,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from router.capabilities import fields_refused_with_drafts, nearest_tier, tiers_without_drafts
 from router.difficulty.classify import classify_prompt
 from router.errors import describe_problems
 from router.observation import Observation
@@ -23,7 +24,6 @@ from router.request import InferenceRequest
 from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
 from router.spec_params import SpecParams
-from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from serve_app.api.errors import ApiError, bad_request
 from serve_app.api.openai.models import AUTO, model_not_found
 from serve_app.config import AppConfig
@@ -85,11 +85,11 @@ def _accepting(tier: TierName, body: Mapping[str, Any], config: AppConfig, obser
     Raises:
         ApiError: the client named a tier with drafts, or every tier has drafts.
     """
-    fields = fields_without_drafts(body)
+    fields = fields_refused_with_drafts(body)
     accepting = tiers_without_drafts(config, observation) if fields else ()
     if not fields or tier in accepting:
         return tier
-    other = nearest(tier, accepting)
+    other = nearest_tier(tier, accepting)
     if other is not None and body.get("model", AUTO) == AUTO:
         return other
     problem = f"{' and '.join(fields)}: not allowed with speculative decoding, which"

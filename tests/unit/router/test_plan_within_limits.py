@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.constraints import broken_limits, given_limits
 from router.dials import tier_for_power
 from router.observation import Observation, TierState
 from router.plan import Plan, forecast, plan
 from router.registry import TIER_NAMES
 from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
+from router.selection import broken_limits, given_limits
 from tests.unit.router.profiles import small_profile
 from tests.unit.router.strategies import goals, limits, observations
 
@@ -144,7 +144,7 @@ def test_a_goal_is_told_with_what_it_did() -> None:
 def test_a_safety_critical_prompt_keeps_its_tier_whatever_is_cheaper() -> None:
     made = planned(prompt=GRAVE, goal="cheaper")
     assert made.tier == "performance"
-    assert result(made, "goal")["reason"] == "you want it cheaper, but the performance tier is what this prompt needs"
+    assert result(made, "goal")["reason"] == "you want it cheaper, but this prompt needs the performance tier"
     assert made.escalation is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 
 from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
-from router.prediction import NEVER, Estimate, Prediction
+from router.prediction import NEVER, UPPER_Z, Estimate, Prediction
 from router.registry import TIER_NAMES, TierName
-from router.request import InferenceRequest
-from router.selection import Selection, select
+from router.request import Constraints, InferenceRequest
+from router.selection import Selection, broken_limits, given_limits, select
 from tests.unit.router.profiles import small_profile
 
 PROFILE = small_profile()  # 1-3 eco, 4-5 balanced, 6-8 performance, 9-10 ultra
@@ -242,3 +243,37 @@ def test_more_difficulty_never_lowers_the_tier(
 def test_no_goal_under_serves_a_safety_critical_prompt(difficulty: int, made: Predictions, goal: str | None) -> None:
     chosen = selected(difficulty, made, "safety_critical", goal=goal)
     assert rank(chosen.tier) >= rank(chosen.deserved)
+
+
+# --- limits of a prediction ---
+
+
+def test_only_the_limits_that_are_set_count() -> None:
+    assert given_limits(None) == ()
+    assert given_limits(Constraints()) == ()
+    assert given_limits(Constraints(max_energy_wh=1, max_ttft_ms=5)) == (("max_ttft_ms", 5), ("max_energy_wh", 1))
+
+
+def test_each_limit_is_compared_with_its_own_quantity() -> None:
+    exactly = Constraints(max_ttft_ms=100, max_total_ms=1000, max_cost_usd=0.01, max_energy_wh=0.2)
+    assert broken_limits(given_limits(exactly), takes()) == ()
+    tight = Constraints(max_ttft_ms=50, max_total_ms=250, max_cost_usd=0.009, max_energy_wh=0.02)
+    broken = broken_limits(given_limits(tight), takes())
+    assert [(violation.limit, round(violation.ratio, 2)) for violation in broken] == [
+        ("max_energy_wh", 10),
+        ("max_total_ms", 4),
+        ("max_ttft_ms", 2),
+        ("max_cost_usd", 1.11),
+    ]
+
+
+def test_a_limit_between_the_expected_and_the_upper_value_is_broken() -> None:
+    unsure = takes()._replace(ttft_ms=Estimate(100, 50))
+    [violation] = broken_limits((("max_ttft_ms", 120),), unsure)
+    assert violation.ratio == (100 + UPPER_Z * 50) / 120
+    assert broken_limits((("max_ttft_ms", 165),), unsure) == ()
+
+
+def test_a_tier_that_cannot_start_breaks_any_time_limit() -> None:
+    [violation] = broken_limits((("max_total_ms", 1e12),), takes()._replace(total_ms=NEVER))
+    assert violation.ratio == inf

@@ -17,7 +17,6 @@ from cluster.pool.deployment import BROADCAST_EVERY_S, GpuPool
 from cluster.pool.messages import ReplicaReport
 from cluster.supervised import HOPELESS_AFTER_S
 from router.observation import ClusterGpus, Observation
-from router.runs.record import RunSettings
 from tests.support.runs import run
 from tests.unit.cluster.pool.reports import loading, overview, running
 from tests.unit.router.profiles import small_profile
@@ -57,7 +56,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 async def pool(cluster: Cluster) -> AsyncIterator[GpuPool]:
-    pool = GpuPool(small_profile(), RunSettings(half_life_runs=50, half_life_s=3600))
+    pool = GpuPool(small_profile())
     yield pool
     for task in pool._tasks:
         task.stop()

@@ -18,7 +18,7 @@ from router.agent.application_state import ApplicationStateError
 from router.agent.mcp_server import main, tool_server
 from router.agent.tools import TOOLS, ToolContext, json_schema
 from router.observation import Observation, TierState
-from router.plan import TraceStep
+from router.steps import TraceStep
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
 from tests.unit.router.profiles import small_profile

@@ -15,8 +15,9 @@ from router.agent.metering import Meter
 from router.agent.planner import advise, replanned
 from router.agent.result import AgentChoice, AgentResult
 from router.observation import Observation, TierState
-from router.plan import Plan, TraceStep
+from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
+from router.steps import TraceStep
 from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of, messages_agent, settings
 from tests.support.injections import INJECTIONS
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from router.difficulty.categories import CATEGORIES
 from router.registry import TIER_NAMES
-from router.runs.fading import HalfLife
 from router.runs.record import RunRecord
+from router.runs.statistics import HalfLife
 from router.runs.summary import FINISH_REASONS, Recent, RunReport
 from tests.support.runs import run
 

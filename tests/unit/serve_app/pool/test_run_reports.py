@@ -33,7 +33,7 @@ METRICS: dict[str, Any] = {
 
 
 class FakePool:
-    """A pool's handle, its `report_runs` method and what it got. Each call takes up one of the troubles first."""
+    """A pool's handle and its `report_runs` method. Each call raises the next of the troubles, if there is one."""
 
     def __init__(self, troubles: Iterable[BaseException | None] = ()) -> None:
         self.troubles = list(troubles)
@@ -59,9 +59,9 @@ def numbered(count: int) -> list[RunReport]:
     return [run(ttft_ms=float(number)) for number in range(count)]
 
 
-async def test_what_gathers_is_one_batch_and_silence_is_not_reported() -> None:
+async def test_reports_within_half_a_second_are_one_batch_and_silence_sends_nothing() -> None:
     pool = FakePool()
-    reporter = RunReporter(pool, every_s=0.5)
+    reporter = RunReporter(pool)
     reporter.work.start()
     await asyncio.sleep(100)
     assert pool.batches == []
@@ -78,9 +78,9 @@ async def test_what_gathers_is_one_batch_and_silence_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("trouble", [AWAY, TimeoutError(), asyncio.CancelledError(), KeyError("nobody expects this")])
-async def test_what_the_pool_did_not_take_is_sent_again_with_what_came_since(trouble: BaseException) -> None:
+async def test_a_batch_that_failed_is_sent_again_with_the_newer_reports(trouble: BaseException) -> None:
     pool = FakePool([trouble, trouble])
-    reporter = RunReporter(pool, every_s=0.5)
+    reporter = RunReporter(pool)
     reports = numbered(2)
     reporter.add(reports[0])
     reporter.work.start()
@@ -91,9 +91,9 @@ async def test_what_the_pool_did_not_take_is_sent_again_with_what_came_since(tro
     assert pool.batches == [reports]
 
 
-async def test_while_the_pool_is_away_only_the_newest_are_kept() -> None:
+async def test_while_the_pool_is_away_only_the_newest_reports_are_kept() -> None:
     pool = FakePool([AWAY])
-    reporter = RunReporter(pool, every_s=0.5)
+    reporter = RunReporter(pool)
     reports = numbered(MOST_WAITING + 5)
     for report in reports[:MOST_WAITING]:
         reporter.add(report)
@@ -105,18 +105,18 @@ async def test_while_the_pool_is_away_only_the_newest_are_kept() -> None:
     assert pool.batches == [reports[5:]]
 
 
-async def test_there_is_nothing_to_send_without_reports() -> None:
+async def test_without_reports_nothing_is_sent() -> None:
     pool = FakePool()
-    await RunReporter(pool, every_s=0.5).send()
+    await RunReporter(pool).send()
     assert pool.batches == []
 
 
 @pytest.mark.parametrize(
     ("ended", "counted"), [("stop", "stop"), ("length", "length"), ("abort", "other"), ("tool_calls", "other")]
 )
-def test_a_report_is_the_plans_tier_and_kind_of_prompt_with_the_measured_figures(ended: str, counted: str) -> None:
-    wish = InferenceRequest(prompt="What is the capital of France?", mode="manual", power=60)
-    decision = plan(wish, Observation({"performance": TierState(running=1)}), app_config())
+def test_a_report_has_the_plans_tier_and_category_and_the_measured_figures(ended: str, counted: str) -> None:
+    request = InferenceRequest(prompt="What is the capital of France?", mode="manual", power=60)
+    decision = plan(request, Observation({"performance": TierState(running=1)}), app_config())
     assert run_report(decision, METRICS | {"finish_reason": ended}) == RunReport(
         tier="performance",
         category="simple_question",

@@ -78,7 +78,7 @@ def test_fields_without_a_meaning_are_accepted_and_not_passed_on() -> None:
 def test_a_field_that_is_not_allowed_is_refused_by_its_name(name: str) -> None:
     values: list[object] = [1, 0, {}, "x", False]
     for value in values:
-        assert refusal(**{name: value}).message.startswith(f"{name}: unknown field")
+        assert refusal(**{name: value}).message.startswith(f"{name}: unknown key")
 
 
 def test_extra_arguments_for_the_scheduler_are_refused() -> None:
@@ -90,37 +90,47 @@ def test_extra_arguments_for_the_scheduler_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"stream": "false"}, 'stream: must be true or false, got "false"'),
-        ({"stream": 1}, "stream: must be true or false, got 1"),
+        ({"stream": "false"}, "stream: Input should be a valid boolean, got 'false'"),
+        ({"stream": 1}, "stream: Input should be a valid boolean, got 1"),
         (
             {"stream_options": {"include_usage": "yes"}},
-            'stream_options.include_usage: must be true or false, got "yes"',
+            "stream_options.include_usage: Input should be a valid boolean, got 'yes'",
         ),
-        ({"stream_options": {"usage": True}}, "stream_options.usage: unknown field"),
-        ({"n": 0}, "n: must be a whole number from 1 to 2147483647, got 0"),
-        ({"n": True}, "n: must be a whole number from 1 to 2147483647, got true"),
-        ({"max_tokens": 1.5}, "max_tokens: must be a whole number from 1 to 2147483647, got 1.5"),
-        ({"temperature": "hot"}, 'temperature: must be a number, got "hot"'),
-        ({"model": 3}, "model: must be a string, got 3"),
-        ({"messages": "Hi"}, 'messages: must be a list, got "Hi"'),
-        ({"messages": ["Hi"]}, 'messages[0]: must be an object, got "Hi"'),
+        ({"stream_options": {"usage": True}}, "stream_options.usage: unknown key"),
+        ({"n": 0}, "n: Input should be greater than or equal to 1, got 0"),
+        ({"n": 2**31}, "n: Input should be less than or equal to 2147483647, got 2147483648"),
+        ({"n": True}, "n: Input should be a valid integer, got true"),
+        ({"max_tokens": 1.5}, "max_tokens: Input should be a valid integer, got 1.5"),
+        ({"temperature": "hot"}, "temperature: Input should be a valid number, got 'hot'"),
+        ({"temperature": True}, "temperature: Input should be a valid number, got true"),
+        ({"model": 3}, "model: Input should be a valid string, got 3"),
+        ({"messages": "Hi"}, "messages: Input should be a valid list, got 'Hi'"),
+        ({"messages": ["Hi"]}, "messages.0: Input should be an object, got 'Hi'"),
         (
             {"stop": [""]},
-            'stop: must be a string, or a list of at most 16 strings, of 1 to 256 characters, got [""]',
+            "stop: Input should be a valid string, got [\"\"]; stop.0: String should have at least 1 character, got ''",
         ),
-        ({"logit_bias": {"7": None}}, "logit_bias.7: must be a number, got null"),
-        ({"tool_choice": "any"}, 'tool_choice: must be none, auto, required or an object, got "any"'),
-        ({"tools": [{}] * 129}, "tools: must be a list of at most 128, has 129"),
-        ({"prompt": "Hi"}, "prompt: unknown field, or one that this server does not allow"),
+        ({"logit_bias": {"7": None}}, "logit_bias.7: Input should be a valid number, got null"),
+        (
+            {"tool_choice": "any"},
+            "tool_choice: Input should be 'none', 'auto' or 'required', got 'any'; "
+            "tool_choice: Input should be an object, got 'any'",
+        ),
+        ({"prompt": "Hi"}, "prompt: unknown key"),
     ],
 )
 def test_a_wrong_type_is_an_error_that_names_the_field(fields: dict[str, Any], message: str) -> None:
     assert refusal(**fields).message == message
 
 
+def test_lists_have_limits() -> None:
+    assert refusal(tools=[{}] * 129).message.startswith("tools: Should have at most 128 entries")
+    assert refusal(allowed_token_ids=[5] * 1025).message.startswith("allowed_token_ids: Should have at most 1024")
+
+
 def test_one_error_names_up_to_ten_problems() -> None:
     message = refusal(stream=1, **{f"field_{number}": 1 for number in range(20)}).message
-    assert message.startswith("stream: must be true or false, got 1; field_0: unknown field")
+    assert message.startswith("stream: Input should be a valid boolean, got 1; field_0: unknown key")
     assert message.endswith("; and 11 more")
 
 
@@ -233,7 +243,7 @@ def test_every_field_of_openais_sdk_is_either_accepted_or_known_to_be_refused(pa
     for name in params.__annotations__:
         with pytest.raises(ApiError) as error:
             parse_openai({name: of_no_fields_type}, chat=is_chat, limits=LIMITS)
-        assert ("unknown field" in error.value.message) == (name in NOT_TAKEN), name
+        assert ("unknown key" in error.value.message) == (name in NOT_TAKEN), name
 
 
 VLLM_BENCH = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""Exponentially fading mean and deviation."""
+"""Fading mean and deviation, and the highest likely rate."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from functools import reduce
 from statistics import fmean, pstdev
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.runs.fading import NO_VALUES, Fading, HalfLife, kept_after
+from router.runs.statistics import NO_VALUES, Fading, HalfLife, highest_likely_rate, kept_after
 
 HALF_LIFE = HalfLife(values=10, seconds=100)
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
@@ -66,3 +66,33 @@ def test_weight_halves_with_values_and_with_time_and_a_clock_that_goes_back_stan
     after_values: float, after_s: float, kept: float
 ) -> None:
     assert kept_after(after_values, after_s, HALF_LIFE) == pytest.approx(kept)
+
+
+# --- the highest likely rate ---
+
+
+def test_the_highest_likely_rate_is_the_one_computed_by_hand() -> None:
+    # (0.1 + 9/200 + 3 sqrt(0.09/100 + 9/40000)) / (1 + 9/100)
+    assert highest_likely_rate(100, 0.1, 3) == pytest.approx(0.225343, abs=1e-6)
+    # None of 100, z = 2: z^2 / (n + z^2).
+    assert highest_likely_rate(100, 0, 2) == pytest.approx(4 / 104)
+    # (0.5 + 0.02 + 2 sqrt(0.0025 + 0.0001)) / 1.04
+    assert highest_likely_rate(100, 0.5, 2) == pytest.approx((0.52 + 2 * 0.0026**0.5) / 1.04)
+
+
+def test_with_z_0_the_highest_likely_rate_is_the_rate() -> None:
+    assert highest_likely_rate(100, 0.1, 0) == pytest.approx(0.1)
+
+
+def test_without_evidence_the_highest_likely_rate_is_1() -> None:
+    assert highest_likely_rate(1e-308, 0, 2) == 1
+
+
+@given(st.floats(1e-6, 1e6), st.floats(0, 1), st.floats(0.1, 5))
+@example(1618, 1.0, 3)  # the quotient alone is 1 - 1e-16
+def test_the_highest_likely_rate_is_at_least_the_rate_and_falls_with_evidence(
+    trials: float, rate: float, z: float
+) -> None:
+    upper = highest_likely_rate(trials, rate, z)
+    assert rate <= upper <= 1 + 1e-9
+    assert highest_likely_rate(10 * trials, rate, z) <= upper + 1e-9

@@ -1,7 +1,7 @@
-"""What an engine that drafts cannot do, and which tiers have one that does not.
+"""Which fields of a request an engine with speculative decoding refuses, and which tiers have an engine without it.
 
-vLLM builds no processors of `logit_bias` and `min_p` into an engine with speculative decoding, so it refuses them
-there, also where nothing would be drafted for the request.
+vLLM builds no processors for `logit_bias` and `min_p` into an engine with speculative decoding. It refuses them there
+even if nothing would be drafted for the request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from router.observation import Observation
 from router.registry import TIER_NAMES, Profile, TierName
 
 _LEAST_MIN_P: Final = 1e-5
-"""What vLLM takes for no `min_p`."""
+"""vLLM ignores a `min_p` up to this."""
 
 
-def fields_without_drafts(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those fields of an OpenAI body that an engine which drafts refuses. Values of a wrong type are left to vLLM."""
+def fields_refused_with_drafts(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of an OpenAI body that an engine with drafts refuses; vLLM checks the types of the values."""
     fields = ["logit_bias"] if body.get("logit_bias") else []
     min_p = body.get("min_p")
     if isinstance(min_p, int | float) and min_p > _LEAST_MIN_P:
@@ -26,7 +26,7 @@ def fields_without_drafts(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def tiers_without_drafts(profile: Profile, observation: Observation) -> tuple[TierName, ...]:
-    """Tiers whose engine never drafts, by the entry that serves or would be tried first; none that cannot start."""
+    """Return the tiers that can start and whose engine never drafts, by the entry that serves or is tried first."""
     return tuple(
         name
         for name in TIER_NAMES
@@ -35,7 +35,7 @@ def tiers_without_drafts(profile: Profile, observation: Observation) -> tuple[Ti
     )
 
 
-def nearest(tier: TierName, among: tuple[TierName, ...]) -> TierName | None:
-    """The tier nearest in power, of two the more powerful one; None where there is none."""
+def nearest_tier(tier: TierName, among: tuple[TierName, ...]) -> TierName | None:
+    """Return the nearest of these tiers in power, of two the more powerful one; None: there are none."""
     place = TIER_NAMES.index(tier)
     return min(among, key=lambda name: (abs(TIER_NAMES.index(name) - place), -TIER_NAMES.index(name)), default=None)

@@ -1,4 +1,4 @@
-"""Requests that an engine which drafts refuses: which they are, and which tiers take them."""
+"""Fields that an engine with drafts refuses, and the tiers that accept them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from router.capabilities import fields_refused_with_drafts, nearest_tier, tiers_without_drafts
 from router.observation import Observation, TierState
 from router.registry import TierName
-from router.without_drafts import fields_without_drafts, nearest, tiers_without_drafts
 from tests.unit.router.profiles import small_profile
 
 PROFILE = small_profile()
@@ -24,8 +24,8 @@ PROFILE = small_profile()
     ],
     ids=str,
 )
-def test_the_fields_that_need_an_engine_without_drafts_are_named(body: dict[str, Any], fields: tuple[str, ...]) -> None:
-    assert fields_without_drafts(body) == fields
+def test_fields_that_an_engine_with_drafts_refuses_are_named(body: dict[str, Any], fields: tuple[str, ...]) -> None:
+    assert fields_refused_with_drafts(body) == fields
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ def test_the_fields_that_need_an_engine_without_drafts_are_named(body: dict[str,
     [{}, {"logit_bias": {}}, {"logit_bias": None}, {"min_p": 0}, {"min_p": 0.0}, {"min_p": None}, {"min_p": "x"}],
     ids=str,
 )
-def test_fields_that_ask_for_nothing_go_with_drafts(body: dict[str, Any]) -> None:
-    assert fields_without_drafts(body) == ()
+def test_fields_without_effect_are_not_refused(body: dict[str, Any]) -> None:
+    assert fields_refused_with_drafts(body) == ()
 
 
-def test_a_tier_whose_first_entry_does_not_draft_takes_them() -> None:
+def test_a_tier_whose_first_entry_makes_no_drafts_accepts_them() -> None:
     assert tiers_without_drafts(PROFILE, Observation()) == ("ultra",)
 
 
-def test_a_tier_that_has_fallen_back_to_an_entry_without_drafts_takes_them_too() -> None:
+def test_a_tier_that_fell_back_to_an_entry_without_drafts_accepts_them() -> None:
     fallen = Observation({"eco": TierState(running=1, active_entry="small-alone")})
     assert tiers_without_drafts(PROFILE, fallen) == ("eco", "ultra")
 
 
-def test_a_tier_that_cannot_start_takes_none() -> None:
+def test_a_tier_that_cannot_start_accepts_none() -> None:
     assert tiers_without_drafts(PROFILE, Observation({"ultra": TierState(failed=True)})) == ()
 
 
@@ -60,7 +60,7 @@ def test_a_tier_that_cannot_start_takes_none() -> None:
         ("eco", (), None),
     ],
 )
-def test_the_nearest_tier_stands_in_and_of_two_the_more_powerful(
+def test_the_nearest_tier_is_chosen_and_of_two_the_more_powerful(
     tier: TierName, among: tuple[TierName, ...], chosen: str | None
 ) -> None:
-    assert nearest(tier, among) == chosen
+    assert nearest_tier(tier, among) == chosen
