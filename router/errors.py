@@ -1,4 +1,7 @@
-"""The error of wrong settings, and pydantic's problems as sentences with the key, the value and what is allowed."""
+"""Errors shared by every room.
+
+ConfigError: a profile, `serve_config.yaml` or command-line setting is wrong; nothing has started yet.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,24 @@ _ARM: Final = re.compile(r"str|int|float|bool|constrained-\w+|(literal|list|tupl
 
 
 class ConfigError(ValueError):
-    """A setting in a profile, in `serve_config.yaml` or on the command line is wrong; nothing has started yet."""
+    """A setting is wrong. The message names the key, what it got and what it allows."""
 
     @classmethod
     def of(cls, error: ValidationError, model: type[BaseModel], where: str) -> ConfigError:
-        """Return an error with all problems that pydantic found, one sentence each."""
+        """All problems that pydantic found, one sentence each."""
         return cls(f"{where}: " + "; ".join(describe_problems(error, model)))
 
 
-<<<<<<< HEAD
-def describe_problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Return one sentence for each problem: the dotted key, what is allowed, what was given.
-
-    Args:
-        error: raised by validating into `model`.
-        model: has the allowed keys, for an unknown key.
-=======
 def describe_problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
     """One sentence per problem: the dotted key, what is allowed, what was given.
 
     Args:
         error: what validating into `model` raised.
         model: lists the allowed keys for an unknown one; None: an unknown key is named alone.
->>>>>>> main
     """
     lines = []
     for problem in error.errors(include_url=False):
-        # pydantic names the arm of a union as if it were a key.
+        # pydantic names the arm of a union too, as if it were a key.
         loc = [part for part in problem["loc"] if not (isinstance(part, str) and _ARM.fullmatch(part))]
         key = ".".join(str(part) for part in loc) or "(top level)"
         message = _words(problem)
@@ -57,13 +51,8 @@ def describe_problems(error: ValidationError, model: type[BaseModel] | None = No
     return lines
 
 
-<<<<<<< HEAD
-def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """Return the keys of the model at `loc` inside `model`; [] if there is no model."""
-=======
 def _keys_at(model: type[BaseModel] | None, loc: Sequence[int | str]) -> list[str]:
     """Keys of the model that stands at `loc` inside `model`; [] when none can be told."""
->>>>>>> main
     places: list[Any] = [model]
     for part in loc:
         places = [inner for place in places for arm in _arms(place) for inner in _inside(arm, part)]
@@ -71,12 +60,12 @@ def _keys_at(model: type[BaseModel] | None, loc: Sequence[int | str]) -> list[st
 
 
 def _arms(annotation: Any) -> list[Any]:
-    """Return `X` and `Y` of `X | Y`; otherwise the annotation itself."""
+    """`X` and `Y` of `X | Y`; the annotation itself otherwise."""
     return list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
 
 
 def _inside(annotation: Any, part: int | str) -> list[Any]:
-    """Return the types under `part` in a model, mapping or sequence of that type."""
+    """What stands under `part` in a model, mapping or sequence of that type."""
     if _is_model(annotation):
         field = annotation.model_fields.get(part)
         return [field.annotation] if field else []
@@ -91,7 +80,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _words(problem: ErrorDetails) -> str:
-    """Return pydantic's message, with `list` and `object`, as YAML and JSON call them, instead of Python's names."""
+    """What pydantic says, without Python's names for what YAML and JSON call a list or an object."""
     match problem["type"]:
         case "tuple_type":
             return "Input should be a list"
