@@ -1,11 +1,11 @@
-"""How long a tier that has no replica takes to its first token, and what memory one to four tiers hold.
+"""Measure the time to first token of a tier without a replica, and the memory of one to four tiers.
 
-The application starts with all four tiers at zero. Each is then asked once, weakest first; the request itself wakes it.
-Memory is PSS (shared pages counted once) over the replica and its engine's processes.
+The application starts with all four tiers at zero. Each then gets one request, weakest first, which wakes it. Memory is
+PSS (shared pages counted once) of the replica and its engine's processes.
 
     python -m bench.cold_start [--quick] [--json FILE]
 
-`--quick` wakes one tier only, as long as one engine start takes (about a minute on two cores).
+`--quick` wakes only one tier, which takes about a minute on two cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SETTLE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """One cold request. Seconds since it was sent; None: no such event."""
+    """One cold request. Seconds since it was sent; None without such an event."""
 
     first_event_s: float | None
     first_status_s: float | None
@@ -41,7 +41,7 @@ class Wake:
 
 
 async def wake(port: int, power: int, timeout_s: float) -> Wake:
-    """Ask a cold tier and time what it sends.
+    """Send a request to a cold tier and time its events.
 
     Raises:
         RuntimeError: the answer failed.
@@ -57,7 +57,7 @@ async def wake(port: int, power: int, timeout_s: float) -> Wake:
 
 
 def memory_row(app: Server) -> dict[TierName, float]:
-    """PSS in GB (10^9 bytes) of each tier that has a replica."""
+    """Return the PSS of each tier with a replica, GB (10^9 bytes)."""
     trees = replica_trees(app.processes(), TIER_NAMES)
     return {tier: pss_bytes(trees[tier]) / 1e9 for tier in TIER_NAMES if tier in trees}
 
@@ -65,7 +65,7 @@ def memory_row(app: Server) -> dict[TierName, float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     options = parser("bench.cold_start", __doc__, "one tier only")
-    options.add_argument("--mock", action="store_true", help="stub engines: what Serve alone takes")
+    options.add_argument("--mock", action="store_true", help="use stub engines, to measure Serve alone")
     args = options.parse_args(argv)
     made_by = provenance()
     tiers = TIER_NAMES[:1] if args.quick else TIER_NAMES
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "profile": "local",
         "inference_mode": "mock" if args.mock else "real",
         "models_dir": os.environ.get("MODELS_DIR", str(REPOSITORY / "models")),
-        # Nothing scales down while others start.
+        # No tier scales in while others start.
         "tiers": {tier: {"replicas": {"min": 0, "max": 1}, "idle_before_zero_s": 3600} for tier in TIER_NAMES},
     }
     app = application({"/": arguments}, ready="/healthz")

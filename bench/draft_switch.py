@@ -1,9 +1,9 @@
-"""What it costs to go over from a draft model to n-gram drafts, and back, while requests are under way.
+"""What it costs to switch from a draft model to n-gram drafting, and back, while requests are under way.
 
-The performance tier of the local profile, its draft model always asked for 3 tokens. When one of the requests has 8
-tokens the order comes. Reported, per direction: how long the order takes, and the longest wait for tokens of any
-request in the steps around the change, over the median wait before it (with the same drafts). Against that the other
-way, starting the engine again: the time until a started engine has answered.
+It runs the performance tier of the local profile, with 3 draft tokens at every step. When one request has 8 tokens, the
+order to switch comes. For each direction the report has how long the order takes, the longest wait for tokens of any
+request in the steps around the switch, and the median wait before it (with the same drafts). For comparison, it has the
+time until a restarted engine has answered.
 
     python -m bench.draft_switch [--quick] [--json FILE]
 """
@@ -33,25 +33,25 @@ PROMPTS: Final = tuple(f"Tell me a story about {what}." for what in ("a fox", "r
 STREAMS: Final = (1, 8)
 MAX_TOKENS: Final = 48
 AROUND: Final = 2
-"""Steps before and after the change that count as around it."""
+"""Steps before and after the switch that count as around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One order while requests were under way."""
+    """One switch while requests were under way."""
 
     order_s: float
     longest_gap_s: float
-    """Longest time between two steps of a request around the change."""
+    """Longest time between two steps of a request around the switch."""
     usual_gap_s: float
     """Median of those before it."""
 
 
 def change_of(batch: Batch) -> Change:
-    """What the order in this batch cost its requests.
+    """Return what the order in this batch cost its requests.
 
     Raises:
-        ValueError: a request did not go over.
+        ValueError: the drafts of a request did not switch.
     """
     if batch.order_s is None:
         raise ValueError("no order was given in this batch")
@@ -66,7 +66,7 @@ def change_of(batch: Batch) -> Change:
 
 
 def place_of_change(reply: Reply) -> int:
-    """Index of the first step whose drafts others made than those before.
+    """Return the index of the first step whose drafts were made in another way than those before.
 
     Raises:
         ValueError: there is none.
@@ -75,11 +75,11 @@ def place_of_change(reply: Reply) -> int:
     for place, (before, after) in enumerate(pairwise(drafts), start=1):
         if before != after:
             return place
-    raise ValueError("a request ended before the drafts changed")
+    raise ValueError("a request ended before the drafts switched")
 
 
 def measure(engine: EngineProcess, streams: int, drafts: Drafts) -> Change:
-    """One change with so many requests under way."""
+    """Measure one switch with that many requests under way."""
     asks = [Ask(prompt, 3, max_tokens=MAX_TOKENS) for prompt in cycled(PROMPTS, 0, streams)]
     return change_of(engine.ask(asks, order=drafts))
 
@@ -113,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 }
                 for drafts, seen in changes.items()
             ]
-    print_report("Changing who drafts, requests under way", rows, made_by)
-    print(f"\nStarting the engine again instead: {start_s:.1f} s until it has answered.")
+    print_report("Switching drafts while requests are under way", rows, made_by)
+    print(f"\nRestarting the engine instead: {start_s:.1f} s until it has answered.")
     if args.json:
         write_json(args.json, {"changes": rows, "engine_start_s": start_s, "repetitions": repetitions}, made_by)
     return 0

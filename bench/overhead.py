@@ -1,15 +1,16 @@
-"""What this application costs on top of vLLM: the same model and engine arguments behind three doors.
+"""Measure the overhead of this application over vLLM's own server, with the same model and engine arguments.
 
-(a) vLLM's own server, (b) our `/v1/chat/completions`, (c) our `/api/inference`, in one run with one client, repetition
-by repetition in turn (a b c a b c ...), so that what drifts on the machine drifts for all. Greedy, no speculation, the
-same prompts: the three give the same answers. One server is measured at a time. The other stays loaded, but frozen
-(SIGSTOP), as an idle vLLM takes a fifth of a core: of bare vLLM everything, of ours the engine's processes, as Ray must
-go on. What CPU the rest still takes is in the JSON as `idle_server_cpu_share` (of one core).
+Three doors are measured in turn (a b c a b c ...) by one client in one run, so that drift of the machine affects all:
+(a) vLLM's own server, (b) our `/v1/chat/completions`, (c) our `/api/inference`. Requests are greedy, without
+speculation, with the same prompts, so the answers are equal. One server is measured at a time. The other stays loaded
+but frozen (SIGSTOP), because an idle vLLM takes a fifth of a core: all of bare vLLM, or the engine processes of the
+application, as Ray must keep running. `idle_server_cpu_share` in the JSON is the CPU time that the rest still takes, of
+one core.
 
 
     python -m bench.overhead [--quick] [--json FILE]
 
-Starting two engines takes one to three minutes on two cores and is not part of what `--quick` bounds.
+Starting the two engines takes one to three minutes on two cores, with `--quick` too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ DOORS: Final[tuple[Door, ...]] = ("vllm", "/v1/chat/completions", "/api/inferenc
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Amount of load."""
 
     streams: tuple[int, ...]
     repetitions: int
@@ -54,7 +55,7 @@ class Plan:
     requests_at_one_stream: int
 
     def requests(self, streams: int) -> int:
-        """Answers per repetition: `waves` for each stream, more for a single one, whose median needs samples."""
+        """Return the answers per repetition: `waves` per stream, more for a single one, whose median needs samples."""
         return self.requests_at_one_stream if streams == 1 else self.waves * streams
 
 
@@ -64,7 +65,7 @@ QUICK: Final = Plan(streams=(1, 8), repetitions=1, max_tokens=16, waves=1, reque
 
 @dataclass(slots=True)
 class Cell:
-    """Everything measured at one door with one number of streams."""
+    """All measurements at one door with one number of streams."""
 
     answers: list[Stream] = field(default_factory=list)
     tokens_per_s: list[float] = field(default_factory=list)
@@ -77,10 +78,10 @@ Cells = dict[tuple[int, Door], Cell]
 
 
 def overhead_rows(cells: Cells) -> list[dict[str, Value]]:
-    """Per number of streams, our two doors against vLLM's own.
+    """Return our two doors against vLLM's own, by number of streams.
 
-    ttft_overhead_p50_ms = our median time to first text - vLLM's; throughput_ratio = our output tokens/s / vLLM's,
-    medians over repetitions.
+    ttft_overhead_p50_ms is our median time to first text minus vLLM's. throughput_ratio is our output tokens/s over
+    vLLM's, as medians over repetitions.
     """
     rows: list[dict[str, Value]] = []
     for (streams, door), cell in cells.items():
@@ -106,7 +107,7 @@ def overhead_rows(cells: Cells) -> list[dict[str, Value]]:
 
 @contextlib.contextmanager
 def _frozen(processes: Sequence[Process]) -> Iterator[None]:
-    """Keep the processes from running, for a while."""
+    """Stop the processes inside the block."""
     pids = [process.pid for process in processes]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -118,12 +119,12 @@ def _frozen(processes: Sequence[Process]) -> Iterator[None]:
 
 
 def _is_engine(process: Process) -> bool:
-    """Whether it is a process of vLLM's own, below the replica that Ray watches."""
+    """Return whether it is one of vLLM's own processes, below the replica that Ray watches."""
     return process.command().startswith("VLLM::")
 
 
 def _request(door: Door, bare: Server, app: Server) -> tuple[Dialect, int, dict[str, Any]]:
-    """Dialect, port and the body fields that differ between the doors."""
+    """Return the dialect, the port and the body fields that differ between the doors."""
     match door:
         case "vllm":
             return "openai", bare.port, {"model": "bench"}
@@ -134,7 +135,7 @@ def _request(door: Door, bare: Server, app: Server) -> tuple[Dialect, int, dict[
 
 
 def measure(plan: Plan, bare: Server, app: Server) -> Cells:
-    """All cells, door after door within each repetition."""
+    """Measure all cells, door by door within each repetition."""
     cells: Cells = {(streams, door): Cell() for streams in plan.streams for door in DOORS}
     for repetition in range(plan.repetitions + 1):
         for streams in plan.streams:
@@ -143,7 +144,7 @@ def measure(plan: Plan, bare: Server, app: Server) -> Cells:
                 idle = app if door == "vllm" else bare
                 at_rest = [process for process in idle.processes() if idle is bare or _is_engine(process)]
                 with _frozen(at_rest):
-                    # One short answer first: caches and connections of a server that was idle or frozen.
+                    # Get one short answer first, to warm the caches and connections of a server that was frozen.
                     asyncio.run(run_batch(dialect, port, 1, 1, 4, **body))
                     if repetition == 0:
                         continue  # the first repetition only warms up
@@ -163,7 +164,7 @@ def measure(plan: Plan, bare: Server, app: Server) -> Cells:
 
 
 def plain_entry(profile: Profile) -> ChainEntry:
-    """The first entry of the tier's chain that does not speculate: both servers run this one."""
+    """Return the first entry of the tier's chain that does not speculate. Both servers run it."""
     for entry in profile.tiers[TIER].chain:
         if entry.speculation is None:
             return entry
@@ -171,7 +172,7 @@ def plain_entry(profile: Profile) -> ChainEntry:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 when an answer failed."""
+    """Run the benchmark; return 1 if an answer failed."""
     options = parser("bench.overhead", __doc__, "one repetition, 1 and 8 streams, 16 tokens an answer")
     options.add_argument("--models", type=Path, help="models folder (default: MODELS_DIR, else ./models)")
     args = options.parse_args(argv)

@@ -1,16 +1,16 @@
-"""How fast tokens travel from an engine replica through one ingress replica to 64 clients, engine cost aside.
+"""Measure how fast tokens travel from an engine replica through one ingress replica to 64 clients.
 
-Two applications on the same stub engine live in one Serve instance: this one, and beside it the common way, one item of
-a Serve stream a token (`bench/load/item_a_token.py`). In turn, repetition by repetition, each has 64 streams under
-constant load, no speculation, one ingress replica, for a fixed window:
+One Serve instance runs two applications with the same stub engine: ours, and the usual way, in which each token is an
+item of a Serve stream (`bench/load/item_a_token.py`). Each in turn has 64 streams under constant load, without
+speculation, with one ingress replica, for a fixed window:
 
-1. as fast as it can: tokens/s in all;
-2. one item a token, as fast as it can: for the ratio;
-3. as it comes, the engine at 50 tokens/s a stream: how much later than 20 ms after its predecessor a token arrives.
+1. ours, engine at full speed: tokens/s in all;
+2. one item per token, engine at full speed: for the ratio;
+3. ours, engine at 50 tokens/s per stream: how much more than 20 ms after its predecessor each token arrives.
 
-The client is one process that counts markers in what it reads: alone it takes 200,000 tokens/s (one event a read) to
-2,900,000 (32 events a read) on two cores, so it needs no company. It shares the machine with the server; what CPU it
-took is in the JSON as `client_cpu_share` (of one core).
+The client is one process that counts markers in its input. Alone on two cores it reads 200,000 tokens/s (one event per
+read) to 2,900,000 (32 events per read), so one is enough. It shares the machine with the server; `client_cpu_share` in
+the JSON is its CPU time, of one core.
 
 
     python -m bench.relay [--quick] [--json FILE]
@@ -55,13 +55,13 @@ class Run:
 
     name: str
     prefix: str
-    """Route prefix of the application that takes it."""
+    """Route prefix of the application under load."""
     tokens_per_s: float
-    """Speed of the engine for one stream; 0: as fast as it can."""
+    """Engine speed per stream; 0 is full speed."""
 
     @property
     def expected_gap_s(self) -> float:
-        """Time between tokens that the engine itself makes."""
+        """Time between tokens in the engine."""
         return 1 / self.tokens_per_s if self.tokens_per_s else 0.0
 
 
@@ -73,18 +73,18 @@ RUNS: Final = (FAST, ITEM_A_TOKEN, SLOW)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run gave."""
+    """Figures of one run."""
 
     tokens_per_s: float
     added_itl_p50_ms: float
     added_itl_p99_ms: float
-    """Against the gap that the engine makes; for an unlimited engine against none at all."""
+    """Over the engine's own gap, which is 0 at full speed."""
     client_cpu_share: float
-    """CPU time of the client over wall time: of one core."""
+    """CPU time of the client over wall time."""
 
 
 def evaluate(floods: Sequence[Flood], expected_gap_s: float) -> Result:
-    """Rates and delays within the measured windows of all repetitions."""
+    """Return rates and delays within the measured windows of all repetitions."""
     seconds = sum(flood.end_s - flood.start_s for flood in floods)
     tokens = 0
     gaps: list[float] = []
@@ -104,7 +104,7 @@ def evaluate(floods: Sequence[Flood], expected_gap_s: float) -> Result:
 
 
 def results_json(results: dict[str, Result]) -> dict[str, float]:
-    """The three figures that the benchmark is for."""
+    """Return the benchmark's three figures."""
     return {
         "tokens_per_s": results[FAST.name].tokens_per_s,
         "ratio_to_item_a_token": results[FAST.name].tokens_per_s / results[ITEM_A_TOKEN.name].tokens_per_s,
@@ -113,7 +113,7 @@ def results_json(results: dict[str, Result]) -> dict[str, float]:
 
 
 def measure(run: Run, port: int, warmup_s: float, duration_s: float) -> Flood:
-    """One window under constant load."""
+    """Measure one window under constant load."""
     turn = itertools.count()
 
     def make_request(stream: int) -> Request:
@@ -128,8 +128,8 @@ def measure(run: Run, port: int, warmup_s: float, duration_s: float) -> Flood:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 when a stream failed."""
-    options = parser("bench.relay", __doc__, "one window of 3 s for each load instead of three of 8 s")
+    """Run the benchmark; return 1 if a stream failed."""
+    options = parser("bench.relay", __doc__, "one window of 3 s per load instead of three of 8 s")
     args = options.parse_args(argv)
     made_by = provenance()
     repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)

@@ -1,25 +1,25 @@
 """Does speculation pay? Families of prompts x batch sizes x {off, K = 2, 5, 8, auto} on real engines.
 
-Two engines with the same arguments stand side by side: `off` has no speculative configuration at all, the other
-drafts by n-gram lookup with k_max 8 (`--drafts early-exit`: with the early-exit draft model). A round asks the same
-prompts five times in a row, once with each setting, in an order that turns from round to round; so all settings
-share what the machine does meanwhile. Before, both engines see the round's prompts once, so that they are in the
-prefix cache: what is measured is decoding, and TTFT is that of a cached prompt.
+Two engines with the same arguments run side by side: `off` has no speculative configuration at all, the other drafts
+by n-gram lookup with k_max 8 (`--drafts early-exit`: with the early-exit draft model). A round sends the same prompts
+five times in a row, once with each setting, in an order that rotates from round to round, so that all settings share
+the machine's other load. Before a round both engines see its prompts once, so that these are in the prefix cache: the
+benchmark measures decoding, and TTFT is that of a cached prompt.
 
-`batch` requests are under way at a time, the next begins when one ends. tokens_per_s is the output of the time in which
-all places decode: from the last first token of those that began together (their prefill, all at once, is 2 to 4 s of a
-wave of ten) until a place stays empty. What follows is ever smaller batches of those that speculate least, and its
-length is that of the slowest one, whatever the setting (translation, batch 8: the last answer ended after 6.2, 6.3 and
-6.0 s with K = 5, 8 and auto, the mean one after 4.8, 5.0 and 4.7 s). ratio_to_off is that over the same of `off`.
-Greedy; prompts are classified as the router does, so that the controller's families are the product's. Goals: auto at
-least 0.97 of the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
+`batch` requests are under way at a time; the next begins when one ends. tokens_per_s is the output speed while all
+places decode: from the last first token of those that began together (their prefill, all at once, takes 2 to 4 s of a
+wave of ten) until a place stays empty. After that come ever smaller batches of the requests that speculate least, and
+the slowest one decides how long, whatever the setting (translation, batch 8: the last answer ended after 6.2, 6.3 and
+6.0 s with K = 5, 8 and auto, the mean one after 4.8, 5.0 and 4.7 s). ratio_to_off is tokens_per_s over that of `off`.
+Sampling is greedy, and the router classifies the prompts, so the controller sees the product's categories. Goals: auto
+at least 0.97 of the best static K and of off in every cell; at least 2 times off on copying JSON at batch 1.
 
     python -m bench.speculation [--prompts DIR] [--drafts early-exit] [--json FILE] [--quick]
     python -m bench.speculation --batches 8 --more-rounds 3 --update --json x.json  # some cells again, with less noise
 
 With `--json x.json` the report is also written to x.md, and its plot to x.svg. standard_error is that of
-auto_to_best_static, from the rounds' own ratios. The best of three static K is by chance more above its true speed than
-auto is, the more so the larger that error.
+auto_to_best_static, from the ratios of the rounds. The best of three static K is by chance further above its true speed
+than auto is, and the more so the larger that error.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ DEPTHS: Final[Mapping[str, int | Literal["auto"]]] = {**STATIC, AUTO: "auto"}
 """Settings of the engine that drafts."""
 SETTINGS: Final = (OFF, *DEPTHS)
 ROUNDS: Final[Mapping[int, int]] = {1: 5, 8: 5, 32: 2}
-"""By batch size. With five each setting is once the first of a round, the second, and so on."""
+"""By batch size. With five rounds each setting is first once, second once, and so on."""
 PROMPTS: Final[Mapping[int, int]] = {1: 2, 8: 12, 32: 40}
-"""Of one round, by batch size."""
+"""Prompts of one round, by batch size."""
 QUICK_ROUNDS: Final[Mapping[int, int]] = {1: 2, 8: 1}
 QUICK_FAMILIES: Final = ("chat", COPYING)
 MAX_TOKENS: Final = 48
 ENGINE_ARGUMENTS: Final = {
-    "kv_cache_memory_bytes": 3 * 2**30,  # the longest family's 32 prompts and answers: nothing is preempted
+    "kv_cache_memory_bytes": 3 * 2**30,  # fits the longest family's 32 prompts and answers without preemptions
     "block_size": 32,  # the CPU build's 128 would leave most prompts out of the prefix cache
 }
-"""Of both engines, on top of the tier's."""
+"""Arguments of both engines, on top of the tier's."""
 DRAFTS: Final = ("ngram", "early-exit")
 GOAL_RATIO: Final = 0.97
 GOAL_COPYING: Final = 2.0
@@ -71,23 +71,23 @@ GOAL_COPYING: Final = 2.0
 
 @dataclass(slots=True)
 class Cell:
-    """What one setting made of a family's prompts at one batch size."""
+    """The measurements of one setting, for a family's prompts at one batch size."""
 
     batches: list[Batch] = field(default_factory=list)
 
     @property
     def replies(self) -> list[Reply]:
-        """Of all rounds."""
+        """Replies of all rounds."""
         return [reply for batch in self.batches for reply in batch.replies]
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all rounds together."""
+        """Output speed of all rounds together."""
         return sum(batch.full_tokens for batch in self.batches) / sum(batch.full_s for batch in self.batches)
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted of the verified draft tokens (0-1); None: there were none."""
+        """Share of the verified draft tokens that were accepted (0-1); None: there were none."""
         drafted = sum(reply.draft_tokens for reply in self.replies)
         return sum(reply.accepted_tokens for reply in self.replies) / drafted if drafted else None
 
@@ -104,7 +104,7 @@ Row = dict[str, Any]
 
 
 def cell_rows(cells: Cells, measured: str = "") -> list[Row]:
-    """The report's rows, which also say when they were measured, and how fast each round was."""
+    """Return the report's rows, with the date of the measurement and the speed of each round."""
     rows: list[Row] = []
     for (family, batch, setting), cell in cells.items():
         ttft_s = [reply.ttft_s for reply in cell.replies]
@@ -136,7 +136,7 @@ def cell_rows(cells: Cells, measured: str = "") -> list[Row]:
 
 
 def goal_rows(rows: Sequence[Row]) -> list[dict[str, Value]]:
-    """Auto against the best static K and against off, of every family and batch size."""
+    """Return auto against the best static K and against off, for every family and batch size."""
     goals: list[dict[str, Value]] = []
     for family, batch in dict.fromkeys((row["family"], row["batch"]) for row in rows):
         cell = {row["setting"]: row for row in rows if (row["family"], row["batch"]) == (family, batch)}
@@ -159,13 +159,13 @@ def goal_rows(rows: Sequence[Row]) -> list[dict[str, Value]]:
 
 
 def _standard_error(speeds: Sequence[float], others: Sequence[float]) -> float | None:
-    """Of the mean of the ratio, round by round; None: with fewer than three rounds there is none to speak of."""
+    """Return the standard error of the mean ratio over the rounds; None with fewer than three rounds."""
     ratios = [ours / other for ours, other in zip(speeds, others, strict=True)]
     return stdev(ratios) / sqrt(len(ratios)) if len(ratios) >= 3 else None
 
 
 def updated(before: Sequence[Row], after: Sequence[Row]) -> list[Row]:
-    """The rows before, those in whose stead there are new ones replaced; what is new for the first time comes last."""
+    """Return the rows before, replaced by new ones of the same cell; rows of new cells come last."""
     return list((_by_cell(before) | _by_cell(after)).values())
 
 
@@ -181,28 +181,28 @@ def measure(
     rounds: Mapping[int, int],
     tokens: int,
 ) -> Cells:
-    """The cells of one family, round by round."""
+    """Measure the cells of one family, round by round."""
     cells: Cells = {(family, batch, setting): Cell() for batch in rounds for setting in SETTINGS}
     for batch, count in rounds.items():
         for number in range(count):
             print(f"{family}, batch {batch}, round {number + 1} of {count}", file=sys.stderr)
-            asked = cycled(prompts, number * PROMPTS[batch], PROMPTS[batch])
+            sent = cycled(prompts, number * PROMPTS[batch], PROMPTS[batch])
             for engine in (off, drafting):
-                ask(engine, asked, batch, 0, 1)
+                ask(engine, sent, batch, 0, 1)
             for place in range(len(SETTINGS)):
                 setting = SETTINGS[(place + number) % len(SETTINGS)]
                 engine, k = (off, 0) if setting == OFF else (drafting, DEPTHS[setting])
-                cells[family, batch, setting].batches.append(ask(engine, asked, batch, k, tokens))
+                cells[family, batch, setting].batches.append(ask(engine, sent, batch, k, tokens))
     return cells
 
 
 def ask(engine: EngineProcess, prompts: Sequence[str], batch: int, k: int | Literal["auto"], tokens: int) -> Batch:
-    """All prompts, so many at a time, greedily, at one depth."""
+    """Send all prompts, `batch` at a time, greedily, at one depth."""
     return engine.ask([Ask(prompt, k, max_tokens=tokens) for prompt in prompts], timeout_s=900, at_once=batch)
 
 
 def entries_of(profile: Profile, drafts: str) -> tuple[Tier, ChainEntry, ChainEntry]:
-    """A CPU tier, its entry without speculation, and the same engine with drafts."""
+    """Return a CPU tier, its entry without speculation, and the same entry with drafts."""
     tier = profile.tiers["ultra"]
     plain = tier.chain[-1]
     plain = plain.model_copy(update={"engine_args": {**plain.engine_args, **ENGINE_ARGUMENTS}, "speculation": None})
@@ -217,7 +217,7 @@ def entries_of(profile: Profile, drafts: str) -> tuple[Tier, ChainEntry, ChainEn
 
 
 def write_report(path: Path, rows: Sequence[Row], drafts: str, made_by: Mapping[str, Any]) -> None:
-    """The Markdown report, and its plot beside it."""
+    """Write the Markdown report, and its plot beside it."""
     families = list(dict.fromkeys(row["family"] for row in rows))
     ratios = {cell: row["ratio_to_off"] for cell, row in _by_cell(rows).items()}
     panels = {
@@ -241,7 +241,7 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 2 for prompts that cannot be read, 1 when an engine ended."""
+    """Run the benchmark; return 2 if prompts cannot be read, 1 if an engine ended."""
     options = parser("bench.speculation", __doc__, "two families, batches 1 and 8, few rounds")
     options.add_argument(
         "--prompts",
@@ -267,8 +267,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PromptError as error:
         print(error, file=sys.stderr)
         return 2
-    wanted = args.families or (QUICK_FAMILIES if args.quick else families)
-    if unknown := [name for name in wanted if name not in families]:
+    chosen = args.families or (QUICK_FAMILIES if args.quick else families)
+    if unknown := [name for name in chosen if name not in families]:
         print(f"no prompts of {unknown}; there are {sorted(families)}", file=sys.stderr)
         return 2
     rows: list[Row] = json.loads(args.json.read_text(encoding="utf-8"))["cells"] if args.update else []
@@ -280,14 +280,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         off, drafter = [
             engines.enter_context(engine_process(entry, tier, models, logs / entry.name)) for entry in (plain, drafting)
         ]
-        for family in wanted:
+        for family in chosen:
             try:
                 cells = measure(off, drafter, family, families[family], rounds, args.max_tokens)
             except EngineGoneError as error:
                 print(error, file=sys.stderr)
                 return 1
             rows = updated(rows, cell_rows(cells, f"{made_by['date']}, {made_by['git']}"))
-            if args.json:  # after each family: a long run that is cut short has something to show
+            if args.json:  # after each family, so that a long run that is cut short leaves results
                 write_json(args.json, {"cells": rows, "goals": goal_rows(rows), "drafts": args.drafts}, made_by)
                 write_report(args.json.with_suffix(".md"), rows, args.drafts, made_by)
     print_report(f"Speculation with {args.drafts} drafts", _shown(rows), made_by)

@@ -1,1 +1,1 @@
-"""What the application runs on: profiles, weights, the GPU pool view."""
+"""The cluster below the application: profiles, weights, the GPU pool, scaling, deployment."""

@@ -1,4 +1,4 @@
-"""What vLLM's CPU build wants of its processes' environment."""
+"""Environment variables of an engine process with vLLM's CPU build."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def cpu_environment(prefix: Path) -> dict[str, str]:
-    """Environment of a CPU engine's processes.
+    """Return the environment of a CPU engine's processes.
 
-    `VLLM_ENABLE_V1_MULTIPROCESSING=0` lets a step choose the executor `uni`: the worker then lives in EngineCore's
-    process, which starts sooner, holds less and answers faster (docs/architecture.md has the figures). vLLM would
-    otherwise set OpenMP's waiting for its worker process; here it is set as vLLM does. Ray would set OpenMP to one
-    thread for a replica that asks for less than one CPU; as vLLM does, all cores but one compute, and one is left to
+    `VLLM_ENABLE_V1_MULTIPROCESSING=0` lets a chain entry use the executor `uni`: the worker runs in the EngineCore
+    process, which starts sooner, uses less memory and answers faster (docs/decisions has the figures). The `KMP_`
+    variables are those that vLLM sets for a separate worker process. Without `OMP_NUM_THREADS`, Ray would give OpenMP
+    one thread in a replica that requests less than one CPU. As in vLLM, all cores but one compute, and one is left to
     the servers.
     """
     environment = {
@@ -21,5 +21,5 @@ def cpu_environment(prefix: Path) -> dict[str, str]:
         "KMP_TPAUSE": "0",
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) - 1)),
     }
-    library = prefix / "lib" / "libiomp5.so"  # vLLM wants Intel's OpenMP loaded before anything else
+    library = prefix / "lib" / "libiomp5.so"  # vLLM needs Intel's OpenMP loaded before anything else
     return environment | ({"LD_PRELOAD": str(library)} if library.exists() else {})

@@ -1,4 +1,4 @@
-"""What an answer costs in energy, water, CO2 and money, and what it saves against a baseline. Pure functions."""
+"""Energy, water, CO2 and cost of an answer, and its savings against a baseline. Pure functions."""
 
 from sustainability.factors import Factor, Factors, load_factors
 from sustainability.footprint import Footprint, baseline_seconds, footprint

@@ -1,4 +1,4 @@
-"""Refusal of numbers that no measurement can give."""
+"""Refuse numbers that no measurement can give."""
 
 import math
 

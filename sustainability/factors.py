@@ -1,4 +1,4 @@
-"""The factor file: what one kWh costs in water and CO2, each value with its unit, source and confidence."""
+"""The factor file: water and CO2 per kWh, each value with its unit, source and confidence."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Factor(_Frozen):
 
     value: float = Field(ge=0, allow_inf_nan=False, description="The factor, in `unit`.")
     unit: str = Field(description="Unit of `value`.")
-    source: str = Field(min_length=1, description="Where the value comes from, and what speaks against it.")
-    confidence: Literal["low", "medium", "high"] = Field(description="How far to trust the value.")
+    source: str = Field(min_length=1, description="Where the value comes from, and its weaknesses.")
+    confidence: Literal["low", "medium", "high"] = Field(description="How much to trust the value.")
 
 
 class WaterFactor(Factor):
     """Water used per energy."""
 
-    unit: Literal["L/kWh"] = Field(description="Unit of `value`: the formulas convert from no other.")
+    unit: Literal["L/kWh"] = Field(description="Unit of `value`; the formulas convert from no other unit.")
 
 
 class Co2Factor(Factor):
     """CO2 emitted per energy."""
 
-    unit: Literal["kg/kWh"] = Field(description="Unit of `value`: the formulas convert from no other.")
+    unit: Literal["kg/kWh"] = Field(description="Unit of `value`; the formulas convert from no other unit.")
 
 
 class Factors(_Frozen):
@@ -44,6 +44,6 @@ class Factors(_Frozen):
 
 
 def load_factors(path: Path = DEFAULT_PATH) -> Factors:
-    """Read a factor file; an unknown key, a missing source or a wrong unit raises pydantic's `ValidationError`."""
+    """Read a factor file. Raises pydantic's `ValidationError` for an unknown key, a missing source or a wrong unit."""
     content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     return Factors.model_validate(content)

@@ -1,9 +1,9 @@
-"""What one answer costs in energy, water, CO2 and money.
+"""Energy, water, CO2 and cost of one answer.
 
-Caveat: given the wall time of one request, these formulas charge the whole GPU to it. Under batching the same
-second is then charged once per concurrent request, so the sum over requests overcounts by about the batch size;
-power is the tier's figure, not a measurement; PUE, host and idle power are left out. Shares over the batch and
-measured watts refine what goes *in* (`seconds`, `active_watts`), so the formulas stay here, in one place.
+Caveat: given the wall time of one request, these formulas charge the whole GPU to it. Under batching every concurrent
+request is charged for the same second, so the sum over requests is too large by about the batch size. Power is the
+tier's figure, not a measurement. PUE, host and idle power are left out. Shares of a batch and measured watts would
+change only the inputs (`seconds`, `active_watts`), so the formulas stay here, in one place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sustainability.units import G_PER_KG, SECONDS_PER_HOUR, WH_PER_KWH
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What an answer cost; every field is zero or more."""
+    """What an answer used; every field is zero or more."""
 
     energy_wh: float
     water_l: float
@@ -26,7 +26,7 @@ class Footprint:
 
 
 def footprint(active_watts: float, price_usd_per_hour: float, seconds: float, factors: Factors) -> Footprint:
-    """Footprint of keeping hardware that draws `active_watts` busy for `seconds`.
+    """Return the footprint of hardware that draws `active_watts` and is busy for `seconds`.
 
     energy_wh = active_watts * seconds / 3600
            Wh =            W *       s / (s/h)
@@ -37,7 +37,7 @@ def footprint(active_watts: float, price_usd_per_hour: float, seconds: float, fa
     cost_usd  = price_usd_per_hour * seconds / 3600
           USD =              USD/h *       s / (s/h)
 
-    Sources: water and CO2 factors as `factors` states them; watts and price from the tier registry.
+    Sources: `factors` names those of the water and CO2 factors; watts and price are from the tier registry.
     Raises `ValueError` naming the argument that is negative, NaN or infinite.
     """
     require_non_negative(active_watts=active_watts, price_usd_per_hour=price_usd_per_hour, seconds=seconds)
@@ -53,12 +53,12 @@ def footprint(active_watts: float, price_usd_per_hour: float, seconds: float, fa
 
 
 def baseline_seconds(ttft_s: float, tokens_per_s: float, completion_tokens: int) -> float:
-    """Time that hardware with these figures needs for an answer of `completion_tokens`.
+    """Return how long hardware with these figures needs for an answer of `completion_tokens`.
 
     seconds = ttft_s + (completion_tokens - 1) / tokens_per_s
           s =      s +                  tokens / (tokens/s)
 
-    The first token comes at `ttft_s`, so only the others are paced; an answer without tokens still costs `ttft_s`.
+    The first token comes at `ttft_s`, so the rate applies to the others only. An answer without tokens takes `ttft_s`.
     """
     require_non_negative(ttft_s=ttft_s, completion_tokens=completion_tokens)
     require_positive(tokens_per_s=tokens_per_s)

@@ -1,4 +1,4 @@
-"""What an answer saved against a baseline, losses included."""
+"""Savings of an answer against a baseline, losses included."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from sustainability.footprint import Footprint
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """Baseline minus actual: positive is saved, negative is a loss, which is shown as it is."""
+    """Baseline minus actual. A negative value is a loss, and is shown as such."""
 
     wh: float
     water_l: float
     co2_g: float
     cost_usd: float
     percent: float
-    """Energy saved, in percent of the baseline's energy; 0 when the baseline used none."""
+    """Energy saved, in percent of the baseline's energy; 0 if the baseline used none."""
 
 
 def savings(actual: Footprint, baseline: Footprint) -> Savings:
-    """Difference between what the answer cost and what it would have cost on the baseline hardware.
+    """Return the difference between an answer's footprint and its footprint on the baseline hardware.
 
     percent = (baseline.energy_wh - actual.energy_wh) / baseline.energy_wh * 100
           % = (                Wh -               Wh) /                 Wh * 100

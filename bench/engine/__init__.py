@@ -1,1 +1,1 @@
-"""Real vLLM engines in processes of their own, and what they are asked."""
+"""Real vLLM engines in processes of their own, and their prompts."""

@@ -1,10 +1,10 @@
-"""Real engines in processes of their own, asked without a server: the replica's `VllmEngine`, for benchmarks and tests.
+"""Real engines in processes of their own, without a server: the replica's `VllmEngine`, for benchmarks and tests.
 
     with engine_process(entry, tier, models, log) as engine:
         batch = engine.ask([Ask("What is the capital of France?", k=2)])
 
-The library that vLLM's CPU build wants loaded before anything else is given to a process when it starts, so an engine
-cannot live in the asking one. The other end is `engine/host.py`.
+vLLM's CPU build needs a library that is loaded when a process starts (`LD_PRELOAD`), so an engine cannot run in the
+client's process. The other end is `bench/engine/host.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from router.registry import ChainEntry, Drafts, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
 CLIENT_ID = "power-lever-drafts:ngram"
-"""How the ids of requests begin: clients may call them anything, here as orders are called, which they are not."""
+"""Prefix of the request ids. Clients may choose any ids; these look like orders to switch drafts, and are none."""
 
 
 class EngineGoneError(RuntimeError):
@@ -35,7 +35,7 @@ class EngineGoneError(RuntimeError):
 
 
 class RefusedError(RuntimeError):
-    """An engine has refused a request, as `EngineError` tells."""
+    """An engine has refused a request; the fields are those of `EngineError`."""
 
     def __init__(self, code: str, status: int, retryable: bool, message: str) -> None:
         super().__init__(message)
@@ -44,12 +44,12 @@ class RefusedError(RuntimeError):
 
 @dataclass(frozen=True)
 class CallReply:
-    """What came of one call of an OpenAI route."""
+    """The answer of one call of an OpenAI route."""
 
     status: int
     body: str
     failure: tuple[str, int, bool, str] | None
-    """(code, status, retryable, message) where the replica says that it failed."""
+    """(code, status, retryable, message) where the replica reports a failure."""
 
     @property
     def error(self) -> dict[str, Any]:
@@ -72,14 +72,14 @@ class Ask:
     category: str | None = None
     """The prompt's category; None: as the router classifies it."""
     pause_s: float = 0.0
-    """How long the client sleeps after each item of the stream: the engine's steps are then merged."""
+    """How long the client sleeps after each item of the stream, so that vLLM merges the engine's steps, s."""
     system: str | None = None
-    """What the system says before the prompt; None: nothing."""
+    """System message before the prompt; None: there is none."""
 
 
 @dataclass(frozen=True)
 class StepTaken:
-    """One engine step of a request, as our own record has it."""
+    """One engine step of a request, from our own record."""
 
     drafted: int
     accepted: int
@@ -90,7 +90,7 @@ class StepTaken:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one request."""
+    """The answer to one request."""
 
     token_ids: list[int]
     accepted: list[bool]
@@ -108,7 +108,7 @@ class Reply:
     stopped_by_tau: bool
     steps: list[StepTaken]
     core_steps: list[tuple[int, int]] | None
-    """(drafted, accepted) of each verification as vLLM's engine core recorded it; None: it did not end the answer."""
+    """(drafted, accepted) of each verification from vLLM's engine core; None: the core did not end the answer."""
 
     @property
     def ended_s(self) -> float:
@@ -132,7 +132,7 @@ class Reply:
 
     @property
     def verifications(self) -> list[tuple[int, int]]:
-        """`core_steps` by our own record."""
+        """`core_steps` from our own record."""
         return [(step.drafted, step.accepted) for step in self.steps if step.drafted]
 
     @property
@@ -142,13 +142,13 @@ class Reply:
 
     @property
     def flags_of_steps(self) -> list[bool]:
-        """What `accepted` must be: of each step its accepted drafts, then the target's own token, cut at the end."""
+        """What `accepted` must be: for each step its accepted drafts, then the target's own token, cut at the end."""
         flags = [position < step.accepted for step in self.steps for position in range(step.accepted + 1)]
         return flags[: len(self.token_ids)]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reply:
-        """As `engine/host.py` writes it."""
+        """Return the reply that `host.py` wrote."""
         core = data["core_steps"]
         parsed = {
             "arrivals": [(at_s, tokens) for at_s, tokens in data["arrivals"]],
@@ -160,26 +160,29 @@ class Reply:
 
 @dataclass(frozen=True)
 class Batch:
-    """What came of requests that were asked together, in the order of the asks."""
+    """The answers to requests that were sent together, in the order of the requests."""
 
     replies: list[Reply]
     seconds: float
     """From the first request to the last token."""
     preemptions: int
-    """Times that the engine took a request's memory away while this batch was under way."""
+    """Preemptions while this batch was under way."""
     order_s: float | None
-    """How long the order took that was given meanwhile; None: none was."""
+    """How long the order to switch drafts took, s; None: there was none."""
     own_drafts: tuple[int, int]
-    """(drafted, accepted) by the step's own draft since the start."""
+    """(drafted, accepted) by the entry's own draft since the start."""
     loop_s: float = 0.0
-    """Longest time that the engine's event loop worked at a stretch, s of CPU."""
+    """Longest time that the engine's event loop worked without a pause, s of CPU."""
     refused: list[RefusedError] = field(default_factory=list)
-    """Where they were allowed: requests that the engine refused; `replies` has the others."""
+    """Requests that the engine refused, where that was allowed; `replies` has the others."""
 
     @property
     def full(self) -> tuple[float, float]:
-        """When all places were decoding, s after the first request: from the last first token of those that began
-        together to the first end after the last one began. All of the time where answers are too short for that."""
+        """When all places were decoding, s after the first request.
+
+        From the last first token of the requests that began together to the first end after the last one began. The
+        whole time if answers are too short for that.
+        """
         first_end_s = min(reply.ended_s for reply in self.replies)
         last_begin_s = max(reply.began_s for reply in self.replies)
         began_s = max(reply.began_s + reply.ttft_s for reply in self.replies if reply.began_s < first_end_s)
@@ -188,13 +191,13 @@ class Batch:
 
     @property
     def full_s(self) -> float:
-        """How long that was, s."""
+        """Length of that time, s."""
         began_s, ended_s = self.full
         return ended_s - began_s
 
     @property
     def full_tokens(self) -> int:
-        """Completion tokens of that time."""
+        """Completion tokens in that time."""
         began_s, ended_s = self.full
         return sum(
             tokens
@@ -205,18 +208,18 @@ class Batch:
 
     @property
     def tokens_per_s(self) -> float:
-        """Output speed while all places were decoding: neither the prefill of all at once nor the last ones' crawl to
-        their end is a batch that decodes."""
+        """Output speed while all places were decoding, without the prefill of all at once and without the end, when
+        only a few requests are left."""
         return self.full_tokens / self.full_s
 
     @property
     def tokens(self) -> int:
-        """Of all answers."""
+        """Completion tokens of all answers."""
         return sum(len(reply.token_ids) for reply in self.replies)
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """Of each answer."""
+        """Token ids of each answer."""
         return [reply.token_ids for reply in self.replies]
 
 
@@ -235,20 +238,20 @@ class EngineProcess:
         at_once: int | None = None,
         refusals: bool = False,
     ) -> Batch:
-        """Ask all of them.
+        """Send all requests and return their answers.
 
         Args:
             asks: the requests.
             timeout_s: longest wait for all answers.
-            order: who shall draft, given while they are under way.
-            at_once: how many are under way at a time, the next beginning when one ends; None: all.
-            refusals: whether some may be refused.
+            order: drafts to switch to while the requests are under way.
+            at_once: how many are under way at a time (the next begins when one ends); None: all.
+            refusals: whether the engine may refuse some.
 
         Raises:
             EngineGoneError: the process has ended, or was ended after `timeout_s`.
             RefusedError: the engine refused one.
         """
-        data = self._told(
+        data = self._exchange(
             {"asks": [asdict(ask) for ask in asks], "order": order, "at_once": at_once or len(asks)}, timeout_s
         )
         refused = [RefusedError(*reply["refused"]) for reply in data["replies"] if "refused" in reply]
@@ -265,22 +268,22 @@ class EngineProcess:
         )
 
     def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 300) -> list[CallReply]:
-        """Call OpenAI routes, all at once.
+        """Call OpenAI routes, all at once, and return their answers.
 
         Args:
             calls: (path, body) of each.
-            timeout_s: as of `ask`.
+            timeout_s: as for `ask`.
 
         Raises:
             EngineGoneError: as `ask`.
         """
-        answers = self._told({"calls": [{"path": path, "body": body} for path, body in calls]}, timeout_s)
+        answers = self._exchange({"calls": [{"path": path, "body": body} for path, body in calls]}, timeout_s)
         return [
             CallReply(answer["status"], answer["body"], answer["failure"] and tuple(answer["failure"]))
             for answer in answers
         ]
 
-    def _told(self, line: Mapping[str, Any], timeout_s: float) -> Any:
+    def _exchange(self, line: Mapping[str, Any], timeout_s: float) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         limit = Timer(timeout_s, self._process.kill)
@@ -298,13 +301,13 @@ class EngineProcess:
         return json.loads(answer)
 
     def end(self) -> None:
-        """Have it end, without waiting for that: several engines can end together."""
+        """End the engine without waiting for it, so that several engines can end together."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone already
-            self._process.stdin.close()  # it ends at the end of its input
+        with suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.close()  # the end of its input ends it
 
     def ask_alone(self, asks: Sequence[Ask]) -> Batch:
-        """Ask one after the other."""
+        """Send the requests one after the other."""
         batches = [self.ask([ask]) for ask in asks]
         return Batch(
             [batch.replies[0] for batch in batches],
@@ -320,14 +323,14 @@ class EngineProcess:
 def engine_process(
     entry: ChainEntry, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
 ) -> Iterator[EngineProcess]:
-    """Start the engine of an entry; it has started when the first batch is answered, and ends with the block.
+    """Start the engine of an entry. It is up when it has answered the first batch, and ends with the block.
 
     Args:
-        entry: which engine.
+        entry: the chain entry.
         tier: its hardware.
         models: folder of each model that the entry names.
-        log: file for what it writes.
-        settings: of the speculation controller.
+        log: file for its output.
+        settings: those of the speculation controller.
     """
     config = {
         "tier": tier.model_dump(mode="json"),

@@ -2,10 +2,9 @@
 
     python -m bench.engine.host CONFIG
 
-Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time while
-there are more to begin, and perhaps an `order` of who shall draft, given as soon as one of them has ORDER_AFTER tokens;
-or a list of `calls` of the OpenAI routes. Each line of standard output is what came of one such line. Standard output
-is kept for that: what vLLM writes there goes to standard error.
+Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time. It may
+have an `order`: the drafts to switch to as soon as one request has ORDER_AFTER tokens. Or it has a list of `calls` of
+the OpenAI routes. Each line of standard output answers one such line. vLLM's own output goes to standard error instead.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ ORDER_AFTER = 8
 
 
 class Witness:
-    """Keeps, by request, our own record of its steps and the one that vLLM's engine core made."""
+    """Keeps for each request our own record of its steps and that of vLLM's engine core."""
 
     def __init__(self, engine: VllmEngine) -> None:
         self.ours: dict[str, RequestRecord] = {}
@@ -55,7 +54,7 @@ class Witness:
 
         def keep(collector: Hashable) -> RequestRecord:
             record = of(collector)
-            self.ours[_asked(collector.request_id)] = record  # type: ignore[attr-defined]
+            self.ours[_client_id(collector.request_id)] = record  # type: ignore[attr-defined]
             return record
 
         records.of = keep  # type: ignore[method-assign]
@@ -66,13 +65,13 @@ class Witness:
         def keep(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
             for output in outputs:
                 if output.spec_decode_metrics is not None:
-                    self.core[_asked(output.request_id)] = output.spec_decode_metrics
+                    self.core[_client_id(output.request_id)] = output.spec_decode_metrics
             return process(outputs, *args, **kwargs)
 
         processor.process_outputs = keep
 
     def take(self, request_id: str) -> Json:
-        """Both records of a request that is done; the core's is None where its own end was not the answer's."""
+        """Return both records of a request that has ended; the core's is None if the core did not end the answer."""
         ours, core = self.ours.pop(request_id), self.core.pop(request_id, None)
         return {
             "steps": [(step.drafted, step.accepted, step.reason, step.drafts) for step in ours.steps],
@@ -80,20 +79,20 @@ class Witness:
         }
 
 
-def _asked(internal_id: str) -> str:
-    """The engine puts a word before the id that it is given, vLLM random characters behind."""
+def _client_id(internal_id: str) -> str:
+    """Return the id that the client gave: the engine adds a prefix, and vLLM random characters at the end."""
     return internal_id.removeprefix("inference-").rsplit("-", 1)[0]
 
 
 @dataclass
 class Round:
-    """Requests that are asked together.
+    """Requests that are sent together.
 
     Args:
-        engine: who answers.
-        entry: what it runs.
-        witness: who keeps the records.
-        slots: held by a request while it is under way.
+        engine: answers them.
+        entry: the chain entry that it runs.
+        witness: keeps the records.
+        slots: a request holds one while it is under way.
     """
 
     engine: VllmEngine
@@ -105,7 +104,7 @@ class Round:
     began_s: float = field(default_factory=time.monotonic)
 
     async def answer(self, request_id: str, ask: Json) -> Json:
-        """What came of one request, and when; or how it was refused."""
+        """Answer one request, with times; or with its refusal."""
         async with self.slots:
             try:
                 return await self._answer(request_id, ask)
@@ -149,19 +148,20 @@ class Round:
 
 
 def messages_of(ask: Json) -> tuple[Message, ...]:
-    """The conversation."""
+    """Return the conversation of a request."""
     user = Message(role="user", content=ask["prompt"])
     return (user,) if ask["system"] is None else (Message(role="system", content=ask["system"]), user)
 
 
 @dataclass
 class LoopWatch:
-    """Watches how long the event loop works at a stretch, in its thread's CPU time: a busy machine changes nothing."""
+    """Measures how long the event loop works without a pause, in its thread's CPU time, which a busy machine does not
+    change."""
 
     longest_s: float = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Measure until it is cancelled."""
         before_s = time.thread_time()
         while True:
             await asyncio.sleep(0)
@@ -170,8 +170,8 @@ class LoopWatch:
             await asyncio.sleep(0.002)
 
 
-async def called(engine: VllmEngine, call: Json) -> Json:
-    """The answer of one of the OpenAI routes, as a replica sends it."""
+async def call_route(engine: VllmEngine, call: Json) -> Json:
+    """Return the answer of one OpenAI route, as a replica sends it."""
     raw = json.dumps(call["body"]).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
     answer: Json = {"status": 0, "body": "", "failure": None}
@@ -186,7 +186,7 @@ async def called(engine: VllmEngine, call: Json) -> Json:
 
 
 def preemptions() -> int:
-    """Of all requests so far, by vLLM's own counter."""
+    """Return the preemptions so far, from vLLM's own counter."""
     samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
     return int(sum(sample.value for sample in samples if sample.name == "vllm:num_preemptions_total"))
 
@@ -199,12 +199,12 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     paths = {name: Path(path) for name, path in config["models"].items()}
     engine = await asyncio.to_thread(start_vllm, "eco", tier, entry, settings, paths.__getitem__)
     witness = Witness(engine)
-    asked = 0
+    count = 0
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
             batch = json.loads(line)
             if "calls" in batch:
-                answers = await asyncio.gather(*(called(engine, call) for call in batch["calls"]))
+                answers = await asyncio.gather(*(call_route(engine, call) for call in batch["calls"]))
                 replies.write(json.dumps(answers) + "\n")
                 replies.flush()
                 continue
@@ -213,7 +213,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
             loop = LoopWatch()
             watching = asyncio.ensure_future(loop.run())
             answering = [
-                asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{asked + number}", ask))
+                asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{count + number}", ask))
                 for number, ask in enumerate(asks)
             ]
             order_s = None
@@ -226,7 +226,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
             given = await asyncio.gather(*answering)
             watching.cancel()
             seconds = time.monotonic() - together.began_s
-            asked += len(asks)
+            count += len(asks)
             own = engine.own_drafts()
             counts = {
                 "preemptions": preemptions() - before,

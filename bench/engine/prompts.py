@@ -1,4 +1,4 @@
-"""Prompts by family: files of public benchmarks, and JSON to copy, which is made here."""
+"""Prompts by family: from files of public benchmarks, and generated JSON to copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FAMILY_OF: Final[Mapping[str, str]] = {
     "coding": "code",
     **dict.fromkeys(("writing", "roleplay", "reasoning", "extraction", "stem", "humanities", "qa"), "chat"),
 }
-"""What Spec-Bench divides more finely; other families keep their name."""
+"""Spec-Bench divides these families more finely; others keep their name."""
 COPYING: Final = "json_copying"
 _PARTS: Final = ("bolt", "nut", "washer", "gear", "spring", "valve", "hinge", "bracket", "cable", "fuse")
 _COLOURS: Final = ("red", "green", "blue", "black", "white")
@@ -25,13 +25,13 @@ class PromptError(ValueError):
 
 
 def read_families(folder: Path) -> dict[str, list[str]]:
-    """First turns of every prompt in the folder's `*.jsonl` files, by family, in the order of the files.
+    """Return the first turns of every prompt in the folder's `*.jsonl` files, by family, in the order of the files.
 
-    A line is a JSON object with `family` and `turns`; files whose first line has no `turns` are of another kind and are
-    left out.
+    A line is a JSON object with `family` and `turns`. Files whose first line has no `turns` are of another kind and are
+    skipped.
 
     Raises:
-        PromptError: no prompt file, or a line of one that is not of this form.
+        PromptError: there is no prompt file, or a line of one is not of this form.
     """
     families: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.jsonl")):
@@ -60,7 +60,7 @@ def _row(path: Path, number: int, line: str) -> tuple[str, str] | None:
 
 
 def copying_prompts(count: int) -> list[str]:
-    """Prompts that ask for a JSON document back as it is: what n-gram drafts are best at."""
+    """Return prompts that ask to repeat a JSON document, which n-gram drafts are best at."""
     return [f"Repeat this JSON exactly, and nothing else:\n{_document(seed)}" for seed in range(count)]
 
 
@@ -79,5 +79,5 @@ def _document(seed: int) -> str:
 
 
 def cycled(prompts: Sequence[str], start: int, count: int) -> list[str]:
-    """So many prompts from a place on, from the beginning again after the last."""
+    """Return `count` prompts from `start` on, beginning again after the last."""
     return [prompts[(start + index) % len(prompts)] for index in range(count)]

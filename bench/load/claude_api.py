@@ -1,6 +1,6 @@
-"""A stand-in for the Messages API on loopback, for benchmarks: each request gets the same streamed text, in a set time.
+"""A fake Messages API on loopback, for benchmarks: it streams the same text to each request, in a fixed time.
 
-`GET /` tells how many it has answered whole.
+`GET /` returns how many requests it has answered completely.
 
 python -m bench.load.claude_api PORT [--first S] [--deltas N] [--gap S]
 """
@@ -19,26 +19,26 @@ from typing import Any, Final
 from bench.load.client import HOST
 
 Block = Mapping[str, Any]
-"""A content block of a message as the API gives it: `text` or `tool_use`."""
+"""A content block of a message in the API's form: `text` or `tool_use`."""
 _WORD: Final = "because "
 
 
 def stream_event(kind: str, data: Mapping[str, Any]) -> bytes:
-    """One event of the API's stream."""
+    """Return one event of the API's stream."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
 
 
 def message_events(
     model: str, blocks: Sequence[Block], stop_reason: str | None, usage: Mapping[str, int], piece: int = 24
 ) -> Iterator[bytes]:
-    """The events of one message.
+    """Yield the events of one message.
 
     Args:
-        model: named in it.
-        blocks: its content; texts and the JSON of tool arguments go in pieces.
-        stop_reason: how it ends.
-        usage: `input_tokens` and `output_tokens`, and those of the cache where there are any.
-        piece: characters of a piece.
+        model: its name.
+        blocks: its content; texts and the JSON of tool arguments are split into pieces.
+        stop_reason: why it ends.
+        usage: `input_tokens` and `output_tokens`, and those of the cache if any.
+        piece: characters per piece.
     """
     start: dict[str, Any] = {
         "id": "msg_1",
@@ -69,7 +69,7 @@ def message_events(
 
 
 def serve(port: int, first_s: float, deltas: int, gap_s: float) -> None:
-    """Answer until the process is ended."""
+    """Answer until the process ends."""
     text = _WORD * deltas
     usage = {"input_tokens": 900, "output_tokens": deltas}
 
@@ -97,13 +97,13 @@ def serve(port: int, first_s: float, deltas: int, gap_s: float) -> None:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing: the benchmark's own lines are enough."""
+            """Log nothing: the benchmark's own lines are enough."""
 
     ThreadingHTTPServer((HOST, port), Handler).serve_forever()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.load.claude_api",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""A load client on bare asyncio: many streams at once against one loopback server, cheap enough to share its cores."""
+"""A load client on bare asyncio: many concurrent streams from one loopback server, cheap enough to share its cores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Request:
     timeout_s: float = 300.0
 
     def encoded(self) -> bytes:
-        """The request as it goes over the wire; one connection per request."""
+        """Return the bytes of the request. Each request has its own connection."""
         body = json.dumps(self.body).encode()
         return (
             f"POST {self.path} HTTP/1.1\r\nHost: {HOST}:{self.port}\r\nContent-Type: application/json\r\n"
@@ -61,31 +61,31 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[ReaderT]):
-    """How one request went. Times are seconds on the monotonic clock."""
+    """Result of one request. Times are seconds on the monotonic clock."""
 
     start_s: float
     end_s: float
     reader: ReaderT
     error: str | None
-    """Why the stream is not a whole answer; None when it is one."""
+    """Why the answer is not complete, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Latencies and size of one whole answer."""
+    """Latencies and size of one complete answer."""
 
     ttft_s: float
-    """Request sent to first answer text."""
+    """From request sent to first answer text."""
     gaps_s: tuple[float, ...]
     """Between successive token events (for OpenAI chunks: between chunks with text)."""
     tokens: int
-    """Completion tokens, by the server's own count."""
+    """Completion tokens, as the server counts them."""
     start_s: float
     end_s: float
 
 
 class _Exchange(asyncio.Protocol, Generic[ReaderT]):
-    """Sends one request and hands the response body to the reader."""
+    """Sends one request and passes the response body to the reader."""
 
     def __init__(self, payload: bytes, reader: ReaderT, finished: asyncio.Future[str | None]) -> None:
         self._payload = payload
@@ -126,9 +126,9 @@ class _Exchange(asyncio.Protocol, Generic[ReaderT]):
 
 
 async def fetch(request: Request, reader: ReaderT) -> Outcome[ReaderT]:
-    """Send the request and read its stream to the terminal event, its timeout or its failure. Never raises for those.
+    """Send the request and read its stream to the terminal event, the timeout or a failure, which it does not raise.
 
-    Cancelling it closes the connection.
+    Cancellation closes the connection.
     """
     loop = asyncio.get_running_loop()
     finished: asyncio.Future[str | None] = loop.create_future()
@@ -151,7 +151,7 @@ async def fetch(request: Request, reader: ReaderT) -> Outcome[ReaderT]:
 
 
 def request_for(dialect: Dialect, port: int, prompt: str, max_tokens: int, **body: Any) -> Request:
-    """A greedy streamed request for `prompt` in either dialect; `body` adds or overrides fields."""
+    """Return a greedy streamed request for `prompt` in either dialect; `body` adds or overrides fields."""
     common: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0}
     if dialect == "inference":
         common |= {"prompt": prompt, "reasoning": False}
@@ -167,7 +167,7 @@ def request_for(dialect: Dialect, port: int, prompt: str, max_tokens: int, **bod
 async def run_batch(
     dialect: Dialect, port: int, streams: int, requests: int, max_tokens: int, **body: Any
 ) -> tuple[list[Stream], list[str]]:
-    """`requests` answers, `streams` at a time; the whole answers and the errors of the others."""
+    """Send `requests` requests, `streams` at a time; return the complete answers, and the errors of the others."""
     if not 1 <= streams <= MAX_STREAMS:
         raise ValueError(f"streams must be in 1-{MAX_STREAMS}, got {streams}")
     turns = iter(range(requests))
@@ -189,7 +189,7 @@ async def run_batch(
 
 
 def _stream(outcome: Outcome[EventReader]) -> Stream | str:
-    """The answer's figures, or why there are none."""
+    """Return the answer's figures, or why there are none."""
     reader = outcome.reader
     if outcome.error is not None:
         return outcome.error
@@ -209,10 +209,10 @@ def _stream(outcome: Outcome[EventReader]) -> Stream | str:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Constant load for a fixed time: every token's arrival, and what the client itself used."""
+    """Constant load for a fixed time: every token's arrival, and the client's CPU time."""
 
     arrivals: tuple[tuple[tuple[float, int], ...], ...]
-    """Per answer, (time, tokens) of every read."""
+    """By answer: (time, tokens) of every read."""
     start_s: float
     end_s: float
     client_cpu_s: float
@@ -220,9 +220,9 @@ class Flood:
 
 
 async def run_flood(make_request: Callable[[int], Request], streams: int, warmup_s: float, duration_s: float) -> Flood:
-    """Keep `streams` answers in flight for `warmup_s + duration_s`; `start_s`..`end_s` frames the second part.
+    """Keep `streams` answers in flight for `warmup_s + duration_s`; `start_s` and `end_s` frame the second part.
 
-    An answer that ends is followed by the next one; those in flight at the end are dropped.
+    Each answer is followed by the next one; those in flight at the end are dropped.
     """
     if not 1 <= streams <= MAX_STREAMS:
         raise ValueError(f"streams must be in 1-{MAX_STREAMS}, got {streams}")
@@ -245,7 +245,7 @@ async def run_flood(make_request: Callable[[int], Request], streams: int, warmup
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception):  # a cancellation is none
+        if isinstance(result, Exception):  # a cancellation is no Exception
             raise result
     return Flood(
         arrivals=tuple(tuple(reader.arrivals) for reader in readers),
@@ -257,6 +257,6 @@ async def run_flood(make_request: Callable[[int], Request], streams: int, warmup
 
 
 def total_tokens_per_s(answers: Sequence[Stream]) -> float:
-    """Tokens of all answers over the time from the first request to the last end."""
+    """Return the tokens of all answers over the time from the first request to the last end."""
     span_s = max(answer.end_s for answer in answers) - min(answer.start_s for answer in answers)
     return sum(answer.tokens for answer in answers) / span_s

@@ -1,7 +1,9 @@
-"""An incremental HTTP/1.1 response decoder: head, then body by chunks, by length or until the connection closes.
+"""An incremental HTTP/1.1 response decoder: head, then body in chunks, by length or until the connection closes.
 
-Its own, because the client shares two cores with the server it measures: general clients spend more on a token
-event than the server does. It must undo chunked framing, as a proxy may cut a chunk in the middle of an event.
+The client shares two cores with the server that it measures, and general clients spend more on a token event than the
+server does. `httptools` is fast enough, but uvicorn prefers it if it is installed, and then answers HTTP/1.0 wrongly
+(docs/decisions), so it must not be in the same environment. A proxy may cut a chunk in the middle of an event, so the
+chunked framing must be undone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ class HttpError(Exception):
 
 
 class ResponseDecoder:
-    """Feed it what the socket gives; it returns body bytes. `status` is 0 until the head has arrived."""
+    """Takes bytes from the socket and returns body bytes. `status` is 0 until the head has arrived."""
 
     __slots__ = ("_buffer", "_chunked", "_left", "done", "status")
 
@@ -27,10 +29,10 @@ class ResponseDecoder:
         self._buffer = b""
         self._chunked = False
         self._left: int | None = None
-        """Body bytes still to come of this chunk (its line end included) or of this length; None: unknown."""
+        """Bytes left of this chunk (with its line end) or of this body; None if unknown."""
 
     def feed(self, data: bytes) -> bytes:
-        """Body bytes contained in `data`."""
+        """Return the body bytes in `data`."""
         if self.done:
             return b""
         if not self.status:
@@ -86,7 +88,7 @@ class ResponseDecoder:
                 size = self._chunk_size(data[position:line_end])
                 position = line_end + 2
                 if size == 0:
-                    self.done = True  # trailers, if any, are of no interest
+                    self.done = True  # ignore trailers
                     break
                 self._left = size + 2
             take = min(self._left, end - position)

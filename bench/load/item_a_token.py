@@ -1,6 +1,6 @@
-"""The common way to stream with Serve, for comparison: each token is an item of a stream between two deployments.
+"""The usual way to stream with Serve, for comparison: each token is an item of a stream between two deployments.
 
-The same stub engine and the same token events as in the application; nothing of the application's relay.
+It has the application's stub engine and token events, but not its relay.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MANY = 2048
 
 
 class Engine:
-    """A replica that yields its stub engine's tokens one by one."""
+    """A replica that yields the stub engine's tokens one by one."""
 
     def __init__(self) -> None:
         self._engine = StubEngine(load_profile("local").entry("eco", None), tokens_per_s=0.0)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[bytes, None]:
-        """Token events, and the terminal one."""
+        """Yield token events, then the terminal event."""
         async for item in self._engine.generate(request):
             if isinstance(item, list):
                 for token in item:
@@ -40,20 +40,20 @@ class Engine:
 
 
 class Front:
-    """The ingress: writes each item as it comes."""
+    """The ingress: writes each item as it arrives."""
 
     def __init__(self, engine: DeploymentHandle) -> None:
         self._engine = engine.options(stream=True)
 
     async def __call__(self, http: Request) -> StreamingResponse:
-        """`POST` of a prompt and max_tokens, as `/api/inference` takes them."""
-        wish = InferenceRequest.model_validate_json(await http.body())
-        asked = plain_request(uuid.uuid4().hex, wish.chat(), wish.max_tokens or 64)
-        return StreamingResponse(self._engine.generate.remote(asked), media_type="text/event-stream")
+        """Answer a `POST` with a prompt and max_tokens, as `/api/inference` takes them."""
+        request = InferenceRequest.model_validate_json(await http.body())
+        generation = plain_request(uuid.uuid4().hex, request.chat(), request.max_tokens or 64)
+        return StreamingResponse(self._engine.generate.remote(generation), media_type="text/event-stream")
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application."""
+    """Build the application."""
     options: dict[str, Any] = {"max_ongoing_requests": _MANY, "ray_actor_options": {"num_cpus": 0.1}}
     engine = serve.deployment(Engine).options(name="item-engine", **options)
     return serve.deployment(Front).options(name="item-front", **options).bind(engine.bind())

@@ -1,4 +1,4 @@
-"""Process trees through /proc: who descends from whom, their memory and CPU time, and a stop by process id."""
+"""Process trees from /proc: their memory and CPU time, and a stop by process id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; the start time tells it from a later one that got the same id."""
+    """One process; the start time distinguishes it from a later one with the same id."""
 
     pid: int
     parent: int
@@ -24,7 +24,7 @@ class Process:
     start_ticks: int
 
     def command(self) -> str:
-        """Its command line, or what it wrote over it; empty when it is gone."""
+        """Return its command line, or what it wrote over it; empty if it is gone."""
         try:
             raw = Path(f"/proc/{self.pid}/cmdline").read_bytes()
         except OSError:
@@ -33,12 +33,12 @@ class Process:
 
 
 def read_process(pid: int) -> Process | None:
-    """The process with this id, None when there is none."""
+    """Return the process with this id, or None."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The second field, the name, may hold spaces and brackets: what counts comes after its last bracket.
+    # The second field, the name, may hold spaces and brackets: read from its last bracket on.
     fields = stat.rpartition(")")[2].split()
     return Process(
         pid=pid,
@@ -50,7 +50,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def process_tree(root: int) -> list[Process]:
-    """The process and all that descend from it, parents first; empty when it is gone."""
+    """Return the process and its descendants, parents first; empty if it is gone."""
     everyone = [read_process(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     children: dict[int, list[Process]] = {}
     for process in everyone:
@@ -64,12 +64,12 @@ def process_tree(root: int) -> list[Process]:
 
 
 def cpu_seconds(processes: Iterable[Process]) -> float:
-    """CPU time that the processes have used until they were read."""
+    """Return the CPU time that the processes had used when they were read."""
     return sum(process.cpu_s for process in processes)
 
 
 def pss_bytes(processes: Iterable[Process]) -> int:
-    """Proportional resident memory: a page shared by n processes counts 1/n in each, so trees add up."""
+    """Return the proportional resident memory: a page shared by n processes counts 1/n in each, so trees add up."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError):
@@ -80,13 +80,13 @@ def pss_bytes(processes: Iterable[Process]) -> int:
 
 
 def stop_tree(root: int, grace_s: float = 15.0) -> None:
-    """Terminate the process, wait for it and all that descend from it, then kill what is left of exactly those.
+    """Terminate the process, wait for it and its descendants, then kill those of them that are left.
 
-    The application drains on SIGTERM: streams that are still open get `grace_s`.
+    The application drains on SIGTERM: open streams get `grace_s`.
     """
     tree = process_tree(root)
     for send, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-        # The first is for the root alone, as it ends its own children in order; then those that outlive it.
+        # SIGTERM goes to the root alone, which ends its children in order; SIGKILL to all that are left.
         for process in tree[:1] if send == signal.SIGTERM else tree:
             if _alive(process):
                 with contextlib.suppress(ProcessLookupError):

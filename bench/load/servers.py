@@ -1,4 +1,4 @@
-"""Starts and stops what is measured: vLLM's own server and this application, each on a loopback port of its own."""
+"""Start and stop the servers under test: vLLM's own, and this application, each on its own loopback port."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _REPLICA_PREFIX: Final = "ray::ServeReplica:"
 
 
 class ServerError(Exception):
-    """A server did not start; the message ends with the end of its log."""
+    """A server did not start; the message ends with the last lines of its log."""
 
 
 @dataclass
 class Server:
-    """One server process, with all that descends from it."""
+    """One server process with its descendants."""
 
     name: str
     command: list[str]
     port: int
     ready_path: str
-    """Answers 200 when the server can do what the benchmark wants of it."""
+    """Answers 200 when the server is ready for the benchmark."""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = REPOSITORY
     scratch: Path | None = None
-    """Folder that goes away with the server."""
+    """Folder that is removed with the server."""
     further_ready_paths: tuple[str, ...] = ()
-    """Answer 200 as well before the server counts as ready."""
+    """Must answer 200 too."""
     _process: subprocess.Popen[bytes] | None = None
     _log: IO[bytes] | None = None
 
@@ -61,7 +61,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it in a session of its own; its output goes to a file that errors quote."""
+        """Start it in its own session. Errors quote its output."""
         self._log = tempfile.NamedTemporaryFile(prefix=f"bench-{self.name}-", suffix=".log")  # noqa: SIM115
         self._process = subprocess.Popen(
             self.command,
@@ -89,17 +89,17 @@ class Server:
                 time.sleep(0.25)
 
     def processes(self) -> list[Process]:
-        """Everything that this server runs."""
+        """Return its process and all descendants."""
         return process_tree(self.pid)
 
     def log_tail(self) -> str:
-        """The end of its output."""
+        """Return the end of its output."""
         if self._log is None:
             return ""
         return Path(self._log.name).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
 
     def stop(self) -> None:
-        """End it and everything it started, by process id; nothing else."""
+        """End it and everything that it started, by process id."""
         if self._process is not None:
             stop_tree(self._process.pid)
             self._process.wait()
@@ -113,7 +113,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(*servers: Server, timeout_s: float = 600.0) -> Iterator[None]:
-    """All of them, started together and ready; stopped at the end, whatever happens."""
+    """Start all servers together, wait until they are ready, and stop them at the end."""
     try:
         for server in servers:
             server.start()
@@ -126,12 +126,12 @@ def running(*servers: Server, timeout_s: float = 600.0) -> Iterator[None]:
 
 
 def get_status(port: int, path: str) -> int:
-    """HTTP status of a GET on loopback; 0 when nobody answers."""
+    """Return the HTTP status of a GET on loopback, or 0 without an answer."""
     return _get(port, path)[0]
 
 
 def get_json(port: int, path: str) -> Any:
-    """JSON body of a GET on loopback."""
+    """Return the JSON body of a GET on loopback."""
     status, body = _get(port, path)
     if status != 200:
         raise ServerError(f"GET {path} on port {port}: HTTP {status}")
@@ -151,7 +151,7 @@ def _get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -159,10 +159,10 @@ def free_port() -> int:
 
 
 def vllm_arguments(entry: ChainEntry) -> list[str]:
-    """The entry's engine arguments as vLLM's command line writes them.
+    """Return the entry's engine arguments as options of vLLM's command line.
 
-    Raises `ValueError` for an entry that drafts with n-grams or a model: how the application configures that is its
-    own affair, so the comparison would not be of the same arguments.
+    Raises `ValueError` for an entry that speculates: the application configures that in its own way, so the two servers
+    would not have the same arguments.
     """
     if entry.speculation is not None:
         raise ValueError(f"entry {entry.name!r} speculates: measure overhead on an entry that does not")
@@ -180,9 +180,9 @@ def vllm_arguments(entry: ChainEntry) -> list[str]:
 
 
 def bare_vllm(entry: ChainEntry, model_dir: Path, env: Mapping[str, str]) -> Server:
-    """vLLM's own OpenAI server on the entry's model and arguments, with its per-request logs off as in the application.
+    """Return vLLM's own OpenAI server with the entry's model and arguments, without request logs as in ours.
 
-    `python -m`, because the command `vllm serve` fails under the CPU build.
+    It is started with `python -m`, because `vllm serve` fails under the CPU build.
     """
     port = free_port()
     return Server(
@@ -204,13 +204,13 @@ def app_config(
     variants: Mapping[str, Mapping[str, Any]],
     others: Mapping[str, str],
 ) -> Json:
-    """The shipped Serve config on a loopback port of its own, with one application for each variant.
+    """Return the shipped Serve config on its own loopback port, with one application per variant.
 
     Args:
-        shipped: what `serve_config.yaml` says.
+        shipped: content of `serve_config.yaml`.
         port: where it listens.
-        variants: arguments to lay over the application's, by route prefix (`/` or `/name`).
-        others: import paths of further applications, by route prefix.
+        variants: arguments to merge over the application's, by route prefix (`/` or `/name`).
+        others: import paths of other applications, by route prefix.
     """
     config = merge(shipped, {"http_options": {"host": HOST, "port": port}})
     [first, *_] = config["applications"]
@@ -234,13 +234,13 @@ def _application_name(shipped: str, prefix: str) -> str:
 
 
 def ray_environment(scratch: Path) -> dict[str, str]:
-    """Ray's environment as `make serve` sets it, with files and ports apart from any other instance's."""
-    # The ingress replicas' listeners share a port with whoever else asks for it (SO_REUSEPORT), also with another
-    # instance's: what is sent to the one may reach the other. So each gets a range of its own.
+    """Return Ray's environment as `make serve` sets it, with own files and ports."""
+    # The ingress replicas' listeners share their port (SO_REUSEPORT), even with another instance's, so a request to one
+    # may reach the other. Give each instance its own range.
     first = free_port()
     lines = (REPOSITORY / "cluster" / "serve.env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) | {
-        "ANTHROPIC_API_KEY": "",  # what is measured or tested calls nobody, whatever the shell's environment holds
+        "ANTHROPIC_API_KEY": "",  # benchmarks and tests call no API, whatever the shell's environment holds
         "RAY_TMPDIR": str(scratch),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(min(first + 100, 65535)),
@@ -260,11 +260,11 @@ def application(
     ready: str = "/readyz",
     others: Mapping[str, str] | None = None,
 ) -> Server:
-    """This application as `make serve` starts it, in a Ray instance of its own that ends with it; see `app_config`.
+    """Return this application as `make serve` starts it, in its own Ray instance, which ends with it.
 
     Args:
         variants: see `app_config`.
-        ready: path that answers 200 when a variant can do what is wanted of it.
+        ready: path that answers 200 when a variant is ready.
         others: see `app_config`.
     """
     port = free_port()
@@ -285,7 +285,7 @@ def application(
 
 
 def replica_trees(processes: list[Process], names: tuple[str, ...]) -> dict[str, list[Process]]:
-    """Per name, the replicas of the Serve deployments whose name contains it, each with its own child processes."""
+    """Return the replicas of the Serve deployments whose name contains each of `names`, with their child processes."""
     trees: dict[str, list[Process]] = {}
     for process in processes:
         command = process.command()
@@ -298,7 +298,7 @@ def replica_trees(processes: list[Process], names: tuple[str, ...]) -> dict[str,
 
 
 def openmp_libraries(processes: list[Process]) -> list[str]:
-    """OpenMP libraries that the processes have loaded: on CPU they decide an engine's speed, so they are recorded."""
+    """Return the OpenMP libraries that the processes have loaded. On CPU they determine an engine's speed."""
     found: set[str] = set()
     for process in processes:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Readers of an SSE body as it arrives: full events where few come, a marker count where many do."""
+"""Read an SSE body as it arrives: parse every event, or only count token events under high load."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final, Literal, Protocol
 Dialect = Literal["inference", "openai"]
 
 TOKEN_MARKER: Final = b'"type":"token"'
-"""Compact JSON of a token event; a token's own text cannot contain it, as JSON escapes its quotes."""
+"""Part of a token event's compact JSON. A token's text cannot contain it, as JSON escapes quotes."""
 END_MARKERS: Final = (b'"type":"done"', b'"type":"error"')
 
 
 class MarkerCounter:
-    """Counts a marker in a byte stream, also where a marker is cut by the edge of a read."""
+    """Counts a marker in a byte stream, even if two reads cut it."""
 
     __slots__ = ("_keep", "_marker", "_tail")
 
@@ -25,14 +25,14 @@ class MarkerCounter:
         self._tail = b""
 
     def feed(self, data: bytes) -> int:
-        """How many markers end in `data`."""
+        """Return how many markers end in `data`."""
         joined = self._tail + data
         self._tail = joined[-self._keep :] if self._keep else b""
         return joined.count(self._marker)
 
 
 class EventSplitter:
-    """Cuts a byte stream into the `data:` payloads of its SSE events; comments and other fields are skipped."""
+    """Splits a byte stream into the `data:` payloads of its SSE events; skips comments and other fields."""
 
     __slots__ = ("_rest",)
 
@@ -40,7 +40,7 @@ class EventSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Payloads of the events that end in `data`."""
+        """Yield the payloads of the events that end in `data`."""
         *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in events:
             lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
@@ -50,14 +50,14 @@ class EventSplitter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event means to a benchmark."""
+    """One event, as the benchmarks need it."""
 
     text: str = ""
-    """Answer text; a token without text of its own (half a character) has none."""
+    """Answer text; empty for a token without own text (half a character)."""
     token: bool = False
     """Whether the event carries answer text or a token."""
     completion_tokens: int | None = None
-    """The server's own final count."""
+    """The server's final count."""
     end: bool = False
     error: str | None = None
     kind: str = ""
@@ -65,7 +65,7 @@ class Piece:
 
 
 def read_inference(payload: bytes) -> Piece:
-    """An event of `POST /api/inference`."""
+    """Read an event of `POST /api/inference`."""
     event: dict[str, Any] = json.loads(payload)
     kind, data = event["type"], event["data"]
     match kind:
@@ -82,7 +82,7 @@ def read_inference(payload: bytes) -> Piece:
 
 
 def read_openai(payload: bytes) -> Piece:
-    """A chunk of a streamed `/v1/chat/completions` asked for with `stream_options.include_usage`."""
+    """Read a chunk of a streamed `/v1/chat/completions` with `stream_options.include_usage`."""
     if payload == b"[DONE]":
         return Piece(end=True)
     chunk: dict[str, Any] = json.loads(payload)
@@ -94,19 +94,19 @@ def read_openai(payload: bytes) -> Piece:
 
 
 class BodyReader(Protocol):
-    """What the client hands the response body to."""
+    """Consumer of a response body."""
 
     ended: bool
     """Whether the terminal event has arrived."""
     error: str | None
-    """What the terminal event says went wrong."""
+    """The error of the terminal event, if any."""
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take body bytes that arrived at `now_s` (monotonic clock)."""
 
 
 class EventReader:
-    """Parses every event: time to first text, time of every token, the server's own token count."""
+    """Parses every event: time to first text, time of every token, the server's token count."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.ended = False
@@ -137,7 +137,7 @@ class EventReader:
 
 
 class CountingReader:
-    """Counts token events without parsing them: one (time, tokens) entry per read that had any."""
+    """Counts token events without parsing them: one (time, tokens) entry per read with any."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -159,9 +159,9 @@ class CountingReader:
 
 
 def added_gaps_s(arrivals: list[tuple[float, int]], expected_gap_s: float) -> list[float]:
-    """For every token after the first: how much later than `expected_gap_s` it came after its predecessor.
+    """Return for every token after the first how much more than `expected_gap_s` it came after its predecessor.
 
-    Tokens that arrived in one read came 0 s after each other.
+    Tokens of one read came 0 s after each other.
     """
     gaps: list[float] = []
     previous: float | None = None

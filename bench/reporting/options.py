@@ -1,4 +1,4 @@
-"""Command-line options that every benchmark shares, and what a benchmark needs that `make serve` does not install."""
+"""Command-line options that all benchmarks share, and modules that only some of them need."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "bench.routing": ("matplotlib",),
     "bench.speculation": ("matplotlib",),
 }
-"""Modules of requirements/dev.txt that a benchmark imports, if any."""
+"""Modules of requirements/dev.txt that a benchmark imports."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses to begin what could not be ended: a missing module would show when everything is measured."""
+    """Checks for missing modules first, as an import error after the measurement would lose it."""
 
     def __init__(self, module: str, **options: Any) -> None:
         super().__init__(prog=f"python -m {module}", **options)
@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(module: str, description: str | None, quick: str) -> argparse.ArgumentParser:
-    """A parser with `--json` and `--quick`; `quick` says what the latter leaves out."""
+    """Return a parser with `--json` and `--quick`; `quick` is the help of the latter."""
     made = _Parser(module, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, metavar="FILE", help="write the results and their provenance here")
     made.add_argument("--quick", action="store_true", help=quick)

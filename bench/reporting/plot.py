@@ -14,17 +14,17 @@ def grouped_bars(
     y_label: str,
     line_at: float,
 ) -> None:
-    """One panel above the other, each with a group of bars for every group and a dashed line at a height.
+    """Draw panels one above the other, each with a group of bars per group and a dashed line.
 
     Args:
         path: SVG file to write.
         title: above all panels.
-        panels: by their title: the series by name, each with a value for every group; None leaves a gap.
+        panels: by title: series by name, each with a value per group; None leaves a gap.
         groups: labels of the groups.
-        y_label: of every panel.
-        line_at: height of the line.
+        y_label: label of every y axis.
+        line_at: height of the dashed line.
     """
-    # Costs half a second, and most commands of this package draw nothing.
+    # This import takes half a second, and most commands draw nothing.
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -52,15 +52,15 @@ def curves(
     x_label: str,
     y_label: str,
 ) -> None:
-    """Lines in one panel.
+    """Draw lines in one panel.
 
     Args:
         path: SVG file to write.
         title: above the panel.
-        lines: by their name: points (x, y) in order.
-        strong: so many of the lines are drawn strong, the others faint.
-        x_label: below the panel.
-        y_label: beside it.
+        lines: points (x, y) in order, by name.
+        strong: this many of the lines are drawn strong, the others faint.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""What every benchmark leaves behind: a Markdown table on the terminal, JSON with its provenance in a file."""
+"""Output of every benchmark: a Markdown table on the terminal, and JSON with its provenance in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Value = str | int | float | None
 
 
 def markdown_table(rows: Sequence[Mapping[str, Value]]) -> str:
-    """Rows with the same keys as an aligned Markdown table; the keys are the heading."""
+    """Return rows with equal keys as an aligned Markdown table; the keys are the heading."""
     if not rows:
         return "(no rows)"
     heading = list(rows[0])
@@ -43,7 +43,7 @@ def _cell(value: Value) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Command, machine, date, versions and commit of this run; call it first, so that the load is that of others."""
+    """Return command, machine, date, versions and commit of this run. Call it first, before the benchmark adds load."""
     return {
         "command": shlex.join(["python", "-m", _module_name(), *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,13 +55,13 @@ def provenance() -> dict[str, Any]:
 
 
 def write_json(path: Path, results: Mapping[str, Any], made_by: Mapping[str, Any]) -> None:
-    """The results, with `provenance` beside them."""
+    """Write the results with their `provenance`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**results, "provenance": made_by}, indent=2) + "\n", encoding="utf-8")
 
 
 def print_report(title: str, rows: Sequence[Mapping[str, Value]], made_by: Mapping[str, Any]) -> None:
-    """The table, under a line that says where and when it was measured."""
+    """Print the table, and a line with where and when it was measured."""
     machine, versions = made_by["machine"], made_by["versions"]
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     print(f"\n## {title}\n")
@@ -74,7 +74,7 @@ def print_report(title: str, rows: Sequence[Mapping[str, Value]], made_by: Mappi
 
 
 def _module_name() -> str:
-    """Name under which `python -m` was started; the file's where it was started otherwise."""
+    """Return the name of the module that `python -m` started, or else of the file."""
     spec = sys.modules["__main__"].__spec__
     return spec.name if spec is not None else Path(sys.argv[0]).stem
 
@@ -102,7 +102,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git() -> str:
-    """Short commit, with `-dirty` where the working tree differs from it; `no commit` outside a repository."""
+    """Return the short commit, with `-dirty` if the working tree differs, or `no commit` outside a repository."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
         cwd=REPOSITORY,

@@ -40,7 +40,7 @@ class Curve:
     gains: tuple[float, ...]
     """Entry j: probability that draft tokens 0..j are all accepted."""
     output: tuple[float, ...]
-    """Entry k: expected output tokens of a step with k draft tokens asked for."""
+    """Entry k: expected output tokens of a step for which k draft tokens are requested."""
     log_output: tuple[float, ...]
     """Their logarithms."""
     critical: tuple[float, ...]
@@ -53,7 +53,7 @@ class Curve:
 
         Args:
             gains: expected gain of each draft token in turn, given that drafts come.
-            share: how often drafts come when asked for (0-1); n-gram drafts often find no match. A step without a
+            share: how often requested drafts come (0-1); n-gram drafts often find no match. A step without a
                 draft costs no verification.
         """
         output = tuple([1 + share * total for total in accumulate(gains, initial=0.0)])
@@ -132,15 +132,15 @@ class Allocator:
             share: share of the requested draft tokens that come (0-1), as in the curves.
         """
         self._groups, self._fixed, self._cost, self._share = groups, load.fixed, cost, share
-        count, asked, least = 0, 0, 0
+        count, requested, least = 0, 0, 0
         for group in groups:
             count += group.size
         for fixed in load.fixed:
             count += fixed.size
-            asked += fixed.size * fixed.k
+            requested += fixed.size * fixed.k
             least = max(least, fixed.k)
         self._count = count
-        self._decode_tokens = count + share * asked
+        self._decode_tokens = count + share * requested
         self._prefill_tokens = load.prefill_tokens
         self._least_depth = least
 

@@ -73,7 +73,7 @@ class StepTime(NamedTuple):
     requests: int
     """Decode requests."""
     depth: int
-    """Draft tokens that the proposer was asked for in this step, which the next one verifies."""
+    """Draft tokens that the proposer had to make in this step, which the next one verifies."""
 
     @property
     def request_depth(self) -> int:

@@ -29,7 +29,7 @@ def _reply(arrivals_s: list[float], drafts: list[Drafts]) -> Reply:
 GOING: list[Drafts] = ["own", "own", "own", "own", "ngram", "ngram", "ngram", "ngram"]
 
 
-def test_the_longest_wait_around_the_change_is_held_against_the_usual_one_before() -> None:
+def test_the_longest_wait_around_the_switch_is_compared_with_the_usual_one_before() -> None:
     # Waits of 0.1 s; of 0.3 s before the first step with others' drafts; of 0.9 s long after.
     reply = _reply([0.0, 0.1, 0.2, 0.3, 0.4, 0.7, 0.8, 0.9, 1.8], GOING)
     assert [gap_s for gap_s, _ in reply.gaps] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.1, 0.1, 0.9])
@@ -40,11 +40,11 @@ def test_the_longest_wait_around_the_change_is_held_against_the_usual_one_before
     assert change.order_s == 0.002
 
 
-def test_a_request_that_never_went_over_measures_nothing() -> None:
-    with pytest.raises(ValueError, match="before the drafts changed"):
+def test_a_request_whose_drafts_never_switched_is_an_error() -> None:
+    with pytest.raises(ValueError, match="before the drafts switched"):
         place_of_change(_reply([0.0, 0.1, 0.2], ["own", "own"]))
 
 
-def test_a_batch_without_an_order_measures_nothing() -> None:
+def test_a_batch_without_an_order_is_an_error() -> None:
     with pytest.raises(ValueError, match="no order"):
         change_of(Batch([_reply([0.0, 0.1], GOING)], 1.0, 0, None, (0, 0)))

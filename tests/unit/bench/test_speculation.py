@@ -60,7 +60,7 @@ def _rows(family: str, *rounds: Mapping[str, float]) -> list[Row]:
     return cell_rows(cells)
 
 
-def test_speed_is_all_tokens_over_all_time_and_the_ratio_that_of_two_such() -> None:
+def test_speed_is_all_tokens_over_all_time_and_the_ratio_is_of_two_speeds() -> None:
     cells: Cells = {(COPYING, 8, setting): Cell([_batch(10, 1.0), _batch(20, 4.0)]) for setting in SETTINGS}
     cells[COPYING, 8, "K=5"] = Cell([_batch(10, 0.5, 4, 20, 5), _batch(20, 2.0, 6, 30, 15)])
     rows = {row["setting"]: row for row in cell_rows(cells)}
@@ -89,7 +89,7 @@ def test_only_the_time_counts_in_which_all_places_decode() -> None:
     assert batch.tokens == 35
 
 
-def test_all_of_the_time_counts_where_an_answer_ends_before_all_places_decode() -> None:
+def test_the_whole_time_counts_if_an_answer_ends_before_all_places_decode() -> None:
     batch = Batch([_reply([(0.5, 1)]), _reply([(0.9, 1), (1.5, 1)])], 1.5, 0, None, (0, 0))
     assert batch.full == (0.0, 1.5)
     assert batch.tokens_per_s == 2.0
@@ -105,14 +105,14 @@ def test_tokens_of_one_item_share_the_wait_for_it() -> None:
     ("auto", "met"),
     [(388, "yes"), (387, "no")],  # 0.97 of the best static K, 400
 )
-def test_auto_is_held_against_the_best_static_k(auto: float, met: str) -> None:
+def test_auto_is_compared_with_the_best_static_k(auto: float, met: str) -> None:
     (row,) = goal_rows(_rows("chat", {OFF: 300, "K=2": 390, "K=5": 400, "K=8": 100, AUTO: auto}))
     assert row["best_static"] == "K=5"
     assert row["auto_to_best_static"] == pytest.approx(auto / 400)
     assert row["met"] == met
 
 
-def test_the_error_of_the_ratio_comes_from_its_rounds() -> None:
+def test_the_standard_error_of_the_ratio_comes_from_its_rounds() -> None:
     even = {OFF: 50, "K=2": 100, "K=5": 200, "K=8": 100}
     (row,) = goal_rows(_rows("chat", even | {AUTO: 200}, even | {AUTO: 180}, even | {AUTO: 220}))
     # 1, 0.9 and 1.1: a deviation of 0.1, over the root of three.
@@ -120,7 +120,7 @@ def test_the_error_of_the_ratio_comes_from_its_rounds() -> None:
     assert goal_rows(_rows("chat", even | {AUTO: 200}, even | {AUTO: 180}))[0]["standard_error"] is None
 
 
-def test_cells_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
+def test_cells_that_are_measured_again_replace_the_old_ones() -> None:
     speeds = dict.fromkeys(SETTINGS, 100.0)
     before = _rows("chat", speeds) + _rows("code", speeds)
     rows = updated(before, _rows("code", dict.fromkeys(SETTINGS, 200.0)) + _rows("math", speeds))
@@ -128,7 +128,7 @@ def test_cells_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
     assert [round(row["tokens_per_s"]) for row in rows[:: len(SETTINGS)]] == [100, 200, 100]
 
 
-def test_auto_is_held_against_off_where_every_static_k_loses() -> None:
+def test_auto_is_compared_with_off_where_every_static_k_loses() -> None:
     (row,) = goal_rows(_rows("chat", {OFF: 300, "K=2": 200, "K=5": 200, "K=8": 100, AUTO: 210}))
     assert row["auto_to_best_static"] == pytest.approx(1.05)
     assert row["auto_to_off"] == pytest.approx(0.7)
@@ -143,7 +143,7 @@ def test_copying_at_batch_1_must_be_twice_as_fast() -> None:
 
 
 @pytest.mark.parametrize("drafts", ["ngram", "early-exit"])
-def test_both_engines_have_the_same_arguments_but_for_speculation(drafts: str) -> None:
+def test_both_engines_have_the_same_arguments_except_speculation(drafts: str) -> None:
     _, plain, drafting = entries_of(validate_profile(Profile, read_profile("local"), where="local"), drafts)
     assert plain.speculation is None
     assert drafting.speculation is not None
@@ -171,7 +171,7 @@ def test_a_plot_names_its_panels_groups_and_series(tmp_path: Path) -> None:
         assert f"<!-- {text} -->" in svg
 
 
-def test_the_shipped_prompts_are_those_that_the_issue_names() -> None:
+def test_the_default_prompts_have_all_families() -> None:
     data = REPOSITORY.parent / "shared" / "data"
     if not data.is_dir():
         pytest.skip(f"no prompt files at {data}")

@@ -27,7 +27,7 @@ def test_first_turns_are_grouped_by_family_and_spec_bench_families_by_ours(tmp_p
     }
 
 
-def test_files_of_another_kind_are_left_out(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_skipped(tmp_path: Path) -> None:
     _write(tmp_path / "outcomes.jsonl", {"prompt": "hello", "weak_score": 1})
     _write(tmp_path / "prompts.jsonl", {"family": "math", "turns": ["1 + 1"]})
     assert read_families(tmp_path) == {"math": ["1 + 1"]}
@@ -39,7 +39,7 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path) -> None:
         read_families(tmp_path)
 
 
-def test_what_is_not_json_is_named_with_its_file(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_is_named_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("hello\n", encoding="utf-8")
     with pytest.raises(PromptError, match=r"prompts\.jsonl:1: not JSON"):
         read_families(tmp_path)

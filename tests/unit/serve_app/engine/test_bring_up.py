@@ -69,7 +69,7 @@ async def test_an_engine_is_up_when_it_has_answered() -> None:
     ],
     ids=["template", "parser", "answer refused", "bug"],
 )
-async def test_what_fails_after_the_engines_start_is_a_start_error_too_and_it_is_shut_down(
+async def test_a_failure_after_the_engines_start_is_a_start_error_too_and_shuts_it_down(
     candidate: Candidate, reason: str
 ) -> None:
     with pytest.raises(EngineStartError) as error:
@@ -87,7 +87,7 @@ async def test_whatever_a_start_raises_is_a_start_error(kind: type[Exception]) -
         await bring_up(start)
 
 
-async def test_a_chain_goes_on_after_a_step_that_started_and_did_not_answer() -> None:
+async def test_a_chain_goes_on_after_an_entry_that_started_and_did_not_answer() -> None:
     first, second = Candidate(no_answer=RuntimeError("out of memory")), Candidate()
     by_step = {"best": first, "good": second}
 

@@ -34,13 +34,13 @@ class Starter:
         self.progress.append((entry.name, [str(failure) for failure in failures]))
 
 
-async def test_the_first_step_that_works_is_kept_and_later_ones_are_not_tried() -> None:
+async def test_the_first_entry_that_works_is_kept_and_later_ones_are_not_tried() -> None:
     starter = Starter({}, {})
     assert await starter.run() == Started("engine of best", CHAIN[0], ())
     assert starter.started == ["best"]
 
 
-async def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
+async def test_entries_that_fail_are_skipped_with_their_reasons_in_order() -> None:
     starter = Starter({"best": "weights of m are missing"}, {"good": "no memory for the KV cache"})
     started = await starter.run()
     assert (started.engine, started.entry) == ("engine of plain", CHAIN[2])
@@ -50,13 +50,13 @@ async def test_steps_that_fail_are_left_with_their_reasons_in_order() -> None:
     )
 
 
-async def test_a_step_without_weights_is_not_started() -> None:
+async def test_an_entry_without_weights_is_not_started() -> None:
     starter = Starter({"best": "missing"}, {})
     await starter.run()
     assert starter.started == ["good"]
 
 
-async def test_progress_tells_each_step_before_it_starts_with_the_failures_so_far() -> None:
+async def test_progress_names_each_entry_before_it_starts_with_the_failures_so_far() -> None:
     starter = Starter({"best": "missing"}, {"good": "no memory"})
     await starter.run()
     assert starter.progress == [

@@ -57,7 +57,7 @@ def test_nothing_is_judged_before_enough_was_seen(drafted: int) -> None:
 
 
 @given(totals, st.floats(0, 1))
-def test_n_gram_drafts_stay_until_somebody_says_otherwise(total: tuple[int, int], floor: float) -> None:
+def test_n_gram_drafting_stays_until_an_operator_orders_otherwise(total: tuple[int, int], floor: float) -> None:
     gone = DraftChoice("ngram", "poor")
     assert gone.after(*total, floor, MIN_TOKENS) == gone
 
@@ -120,7 +120,7 @@ async def test_good_drafts_are_left_alone() -> None:
     assert kept.choice.drafts == "own"
 
 
-async def test_an_engine_goes_over_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_engine_switches_once_and_logs_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "ray.serve")
     engine = Engine(POOR)
     kept = keeper(engine)
@@ -131,7 +131,7 @@ async def test_an_engine_goes_over_once_and_says_so(caplog: pytest.LogCaptureFix
     assert said == "tier eco: ngram drafts from now on: acceptance of the own drafts is 0.020 lately, under 0.2"
 
 
-async def test_an_order_is_obeyed_once_and_the_same_order_given_again_once_more() -> None:
+async def test_an_order_is_followed_once_and_the_same_order_given_again_once_more() -> None:
     engine = Engine(POOR)
     kept = keeper(engine)
     await kept.judge()
@@ -153,7 +153,7 @@ async def test_no_order_changes_nothing() -> None:
     assert engine.told == []
 
 
-async def test_what_a_broken_engine_did_not_do_is_tried_again() -> None:
+async def test_a_switch_that_a_broken_engine_refused_is_tried_again() -> None:
     engine = Engine(GOOD)
     kept = keeper(engine)
     engine.fails = True
@@ -164,7 +164,7 @@ async def test_what_a_broken_engine_did_not_do_is_tried_again() -> None:
     assert (kept.choice.drafts, engine.told) == ("ngram", ["ngram"])
 
 
-async def test_a_failure_that_stays_the_same_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_that_stays_the_same_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "ray.serve")
     engine = Engine(GOOD)
     kept = keeper(engine)
@@ -174,7 +174,7 @@ async def test_a_failure_that_stays_the_same_is_told_once(caplog: pytest.LogCapt
     assert caplog.messages == ["tier eco: drafts not changed: broken"]
 
 
-async def test_drafts_that_are_asked_back_are_not_judged_by_what_they_did_before() -> None:
+async def test_an_engine_whose_own_drafts_are_ordered_back_is_not_judged_by_its_past() -> None:
     engine = Engine(POOR)
     kept = keeper(engine)
     await kept.judge()

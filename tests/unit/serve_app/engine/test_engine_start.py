@@ -12,7 +12,7 @@ from serve_app.engine.deployment import EngineDeployment
 from serve_app.engine.interface import EngineStartError
 
 
-def test_a_vllm_that_the_replica_cannot_import_is_a_steps_failure_that_names_the_version(
+def test_a_vllm_that_cannot_be_imported_fails_the_entry_and_names_the_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "serve_app.engine.vllm.engine", None)

@@ -34,7 +34,7 @@ async def test_the_replica_of_a_living_engine_goes_on() -> None:
     engine.replica.cancel()
 
 
-async def test_an_idle_replica_ends_at_once_with_its_engine_after_clearing_up() -> None:
+async def test_an_idle_replica_ends_with_its_engine_at_once_after_cleaning_up() -> None:
     engine = Mortal(0)
     engine.death.set()
     began_s = asyncio.get_running_loop().time()
@@ -53,7 +53,7 @@ async def test_requests_under_way_get_their_error_before_the_replica_ends() -> N
     assert engine.events == ["shut down", "ended"]
 
 
-async def test_a_request_that_takes_no_error_is_not_waited_for_for_long() -> None:
+async def test_the_replica_does_not_wait_long_for_a_request_that_takes_no_error() -> None:
     engine = Mortal(1)
     engine.death.set()
     await asyncio.sleep(3)

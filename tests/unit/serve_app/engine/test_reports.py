@@ -25,7 +25,7 @@ class Clock:
         return self.now_s
 
 
-def test_the_queue_wait_is_the_way_to_the_engine_and_the_wait_in_it() -> None:
+def test_the_queue_wait_is_the_time_to_reach_the_engine_and_the_wait_in_it() -> None:
     signals = LoadSignals(900.0, Clock())
     with signals.request(asked_s=999.5), signals.request(asked_s=999.9):
         stats = signals.stats(EngineLoad(running=2, waiting=1, kv_usage=0.25, queue_wait_ms=50))
@@ -45,7 +45,7 @@ def test_a_clock_that_is_ahead_gives_no_negative_wait() -> None:
         assert signals.stats(IDLE)["queue_wait_ms"] == 0
 
 
-def test_what_ended_tells_how_long_a_request_takes() -> None:
+def test_requests_that_ended_show_how_long_one_takes() -> None:
     clock = Clock()
     signals = LoadSignals(900.0, clock)
     for took_s in (2.0, 4.0):
@@ -65,7 +65,7 @@ def test_a_replica_is_idle_since_its_last_request_or_since_it_began() -> None:
     assert signals.stats(IDLE)["idle_s"] == 3
 
 
-def test_only_what_was_lately_counts() -> None:
+def test_only_recent_values_count() -> None:
     clock = Clock()
     signals = LoadSignals(900.0, clock)
     with signals.request(asked_s=999.0):
@@ -112,7 +112,7 @@ def test_totals_are_counted_once_however_often_they_are_published() -> None:
     assert sink.counters == {(DRAFTS, "code"): 150, (ACCEPTED, "code"): 90, (DRAFTS, "math"): 10}
 
 
-def test_totals_that_the_engine_goes_on_counting_in_place_are_seen_to_change() -> None:
+def test_totals_that_the_engine_counts_in_place_are_seen_to_change() -> None:
     sink, count = Recorded(), DraftCount(10, 5)
     metrics = AcceptanceMetrics("eco", SETTINGS, sink)
     metrics.publish({"code": count})
@@ -130,7 +130,7 @@ def test_a_steady_category_gives_its_rate_and_no_alarm() -> None:
     assert sink.gauges[DRIFT, "code"] == 0
 
 
-def test_a_fall_raises_the_alarm_for_its_category_alone_says_so_once_and_recovery_ends_it(
+def test_a_fall_raises_one_alarm_for_its_category_alone_and_recovery_ends_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink = Recorded()

@@ -79,7 +79,7 @@ async def test_any_other_error_is_a_failure_and_no_lost_replica(
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_what_the_openai_application_raises_is_a_failure_and_no_lost_replica(
+async def test_an_error_that_the_openai_application_raises_is_a_failure_and_no_lost_replica(
     begun: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +107,7 @@ async def test_an_error_that_the_openai_application_answers_is_passed_on_though_
     assert (start.status, body) == (500, b'{"error":"a bug"}')
 
 
-async def test_of_a_dead_engine_the_openai_application_says_that_it_may_be_asked_again() -> None:
+async def test_the_openai_application_of_a_dead_engine_says_that_the_client_may_retry() -> None:
     app = JSONResponse({"error": "EngineCore encountered an issue"}, 500)
     items = [item async for item in openai_items(cast(Engine, ScriptedEngine([], dead=True)), app, CALL)]
     assert items == [Failure("engine_dead", "the engine has died", 503, True)]
@@ -158,5 +158,5 @@ async def test_an_error_as_the_first_event_is_an_http_error(pieces: list[bytes])
     ],
     ids=["tokens", "an error later", "an http error", "no body", "an empty stream"],
 )
-async def test_anything_else_is_passed_on(items: list[Item]) -> None:
+async def test_any_other_response_is_passed_on(items: list[Item]) -> None:
     assert (await taken(items))[0] == items

@@ -151,14 +151,14 @@ async def test_a_prompt_that_fills_the_context_is_refused() -> None:
     assert (error.value.code, error.value.status, error.value.retryable) == ("prompt_too_long", 400, False)
 
 
-async def test_a_wished_max_tokens_that_does_not_fit_is_refused_and_one_from_the_dial_is_cut() -> None:
+async def test_an_explicit_max_tokens_that_does_not_fit_is_refused_and_one_from_the_dial_is_cut() -> None:
     text = "word " * 2036  # with the two of the chat: 2038 of 2048 tokens
     with pytest.raises(EngineError, match="max_tokens 16"):
         await answer(generation(text, max_tokens_is_explicit=True))
     assert end_of(await answer(generation(text))).completion_tokens == 10
 
 
-async def test_logprobs_come_only_when_asked_for() -> None:
+async def test_logprobs_come_only_on_request() -> None:
     assert {token.logprob for token in tokens_of(await answer(generation()))} == {None}
     assert {token.logprob for token in tokens_of(await answer(generation(logprobs=True)))} == {-0.5}
 

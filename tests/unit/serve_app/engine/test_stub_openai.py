@@ -72,7 +72,7 @@ async def test_max_tokens_is_kept(client: httpx.AsyncClient) -> None:
     assert len(await stream(client, "/v1/completions", COMPLETION | {"max_tokens": 4})) == 4 + 1
 
 
-async def test_benchmark_clients_get_the_length_that_they_ask_for_and_its_usage(client: httpx.AsyncClient) -> None:
+async def test_benchmark_clients_get_the_requested_length_and_its_usage(client: httpx.AsyncClient) -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "three words here"}]}]
     body = {"model": "eco", "messages": parts, "max_completion_tokens": 4, "stream_options": {"include_usage": True}}
     *_, last = await stream(client, "/v1/chat/completions", body)

@@ -75,7 +75,7 @@ def test_a_draft_that_comes_half_the_time_gives_half_the_gain() -> None:
     assert Curve.of((0.8, 0.6), share=0.5).output == pytest.approx((1.0, 1.4, 1.7))
 
 
-def test_the_first_draft_token_is_worth_it_where_its_gain_exceeds_what_it_lengthens_the_step_by() -> None:
+def test_the_first_draft_token_is_worth_it_if_it_gains_more_than_it_lengthens_the_step() -> None:
     # (1 + a) / (shared + 2 token) > 1 / (shared + token) where shared / token > 1 / a - 1.
     assert Curve.of((0.25,)).critical == pytest.approx((3.0,))
 

@@ -112,7 +112,7 @@ def test_k_0_is_never_probed() -> None:
 
 
 @pytest.mark.parametrize("spec", [{"k": "auto"}, {"k": "auto", "tau": 0.5}, {"k": 3}, {"k": 3, "tau": 0.5}], ids=str)
-def test_a_seeded_request_never_gets_drafts_whatever_it_asks_for(spec: dict[str, Any]) -> None:
+def test_a_seeded_request_never_gets_drafts_whatever_it_requests(spec: dict[str, Any]) -> None:
     engine = Engine(cheap)
     engine.add("a", 1.0, seeded=True, **spec)
     engine.add("b", 1.0)
@@ -319,7 +319,7 @@ def test_a_batch_without_requests_is_no_step() -> None:
     ("counts", "nearest"),
     [((1, 2), (1, 1)), ((-1, -1), (0, 0)), ((2, -1), (2, 0)), ((K_MAX + 1, K_MAX + 1), (K_MAX, K_MAX))],
 )
-def test_counts_that_cannot_be_teach_what_the_nearest_that_can_would(
+def test_impossible_counts_teach_the_same_as_the_nearest_possible_ones(
     counts: tuple[int, int], nearest: tuple[int, int]
 ) -> None:
     learned = []
@@ -346,7 +346,7 @@ def test_the_costs_of_the_machine_are_learned_while_it_works() -> None:
     assert engine.controller._cost.draft_s == pytest.approx(0.010, rel=0.15)
 
 
-def test_drafts_that_rarely_come_are_known_to() -> None:
+def test_the_share_of_drafts_that_come_is_learned() -> None:
     engine = Engine(cheap)
     engine.add("a", 0.9)
     for _ in range(300):

@@ -111,7 +111,7 @@ def test_a_knee_and_the_cost_of_drafts_are_learned() -> None:
     assert cost.draft(1, 8) == pytest.approx(0.0012, rel=0.15)
 
 
-def test_drafting_and_verifying_are_told_apart_by_a_few_plain_steps() -> None:
+def test_a_few_plain_steps_separate_drafting_from_verifying() -> None:
     # Always depth 4 and 5 tokens, but for one plain step in 50: its drafts are missing one step later.
     def step_s(tokens: int, depth: int) -> float:
         return 0.010 + 0.001 * tokens + 0.005 * depth
@@ -145,7 +145,7 @@ def test_a_slow_first_step_of_a_size_is_forgotten_with_the_second() -> None:
     assert cost.verify(8) == pytest.approx(0.02)
 
 
-def test_a_slower_machine_is_followed_also_where_it_was_not_seen() -> None:
+def test_a_slower_machine_is_followed_also_at_sizes_not_seen_since() -> None:
     def step_s(tokens: int, depth: int) -> float:
         return 0.02 + 0.001 * tokens
 
@@ -174,7 +174,7 @@ def test_twice_the_tokens_are_tried_where_they_may_be_free() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_time_that_is_no_time_is_ignored(seconds: float) -> None:
+def test_a_time_that_no_step_can_have_is_ignored(seconds: float) -> None:
     model, _ = learned(steps_of(lambda tokens, depth: 0.02, [(8, 0)] * 10))
     assert learned([StepTime(seconds, 8, 8, 0)], model)[0] is model
 

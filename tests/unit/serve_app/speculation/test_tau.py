@@ -36,13 +36,13 @@ def test_a_request_at_tau_goes_on() -> None:
     assert not after(new(), 0, *[(4, 2)] * 100).stopped
 
 
-def test_recent_acceptance_counts_not_that_of_long_ago() -> None:
+def test_recent_acceptance_counts_and_old_acceptance_does_not() -> None:
     good = after(new(), 0, *[(4, 4)] * 1000)
     assert not after(good, 1000, *[(4, 0)] * 5).stopped
     assert after(good, 1000, *[(4, 0)] * 15).stopped
 
 
-def test_a_step_without_drafts_says_nothing() -> None:
+def test_a_step_without_drafts_changes_nothing() -> None:
     assert after(new(), 0, *[(0, 0)] * 1000) == new()
 
 

@@ -30,7 +30,7 @@ def test_every_request_gets_what_a_plain_search_finds(texts: list[list[int]], k:
     assert ngram_drafts(history, lengths, k).tolist() == [plain_drafts(text, k) for text in texts]
 
 
-def test_a_copied_text_is_foreseen() -> None:
+def test_a_copied_text_is_predicted() -> None:
     text = [7, 8, 9, 10, 11, 12, 7, 8, 9]
     assert ngram_drafts(torch.tensor([text]), torch.tensor([len(text)]), 3).tolist() == [[10, 11, 12]]
 

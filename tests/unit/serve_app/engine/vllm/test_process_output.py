@@ -86,7 +86,7 @@ def test_both_files_are_read(tmp_path: Path) -> None:
     assert ProcessOutput(((str(out), 0), (str(err), 0))).root_cause() == "KeyError: 'rope'"
 
 
-def test_of_a_huge_output_the_end_is_read(tmp_path: Path) -> None:
+def test_only_the_end_of_a_huge_output_is_read(tmp_path: Path) -> None:
     path = tmp_path / "worker.err"
     path.write_bytes(b"OSError: too long ago\n" + b"." * 1_500_000 + b"\nOSError: recent\n\xff")
     output = ProcessOutput(((str(path), 0),))

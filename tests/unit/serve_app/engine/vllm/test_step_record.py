@@ -146,7 +146,7 @@ def test_a_record_that_lost_its_type_on_the_way_is_read() -> None:
     assert records.of(collector).steps == [step(5, 2)]
 
 
-def test_what_others_wrote_on_the_output_stays() -> None:
+def test_other_data_on_the_output_stays() -> None:
     records = SpecRecords()
     taken = Output([1], {"remote_block_ids": [1, 2], RECORD_KEY: step(0, 0)})
 
@@ -239,7 +239,7 @@ def test_an_unknown_step_is_not_there_and_takes_no_other_with_it() -> None:
     assert steps.done(known) is not None
 
 
-def test_outputs_are_told_apart_by_identity_also_where_they_are_equal() -> None:
+def test_equal_outputs_are_distinguished_by_identity() -> None:
     first, second = [1], [1]
     steps = StepsUnderWay()
     steps.began(under_way(first))
