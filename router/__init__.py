@@ -1,1 +1,1 @@
-"""The deterministic router: tier registry types, dials, prompt classifier and `plan()`. No Ray, no vLLM."""
+"""The router: tier registry, prompt classifier, past runs, `plan()` and the agent. No Ray, no vLLM."""

@@ -1,4 +1,4 @@
-"""The two dials: power picks the tier, speed picks how long and how freely the model answers."""
+"""The two dials: power picks the tier, speed the length and the randomness of the answer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ POWER_OF_DIFFICULTY: dict[int, int] = {
     10: 100,
 }
 """Power (0-100) for a difficulty (1-10). With the production ranges 1-3 is eco (0-25), 4-5 balanced (26-50), 6-8
-performance (51-80) and 9-10 ultra (81-100); the values stay clear of the ranges' edges, so that a profile may shift
-them by a few points. This project's own choice."""
+performance (51-80) and 9-10 ultra (81-100). The values keep a distance from the ends of the ranges, so that a profile
+may shift these by a few points. Our own choice."""
 
 LONGEST_ANSWER_TOKENS = 2048
 """Most completion tokens at speed 0."""
@@ -32,8 +32,8 @@ SHORTEST_ANSWER_TOKENS = 128
 """Most completion tokens at speed 100."""
 
 EXACT_CATEGORIES: frozenset[Category] = frozenset(("simple_question", "math", "code", "safety_critical"))
-"""Prompts that have right and wrong answers: the likeliest token is the best guess at each step, so they are answered
-greedily, unless the user wants samples. DeepSeek advises temperature 0 for code and mathematics too
+"""Prompts that have right and wrong answers. The most likely token is the best guess at each step, so they are answered
+greedily unless the user wants samples. DeepSeek also recommends temperature 0 for code and mathematics
 (api-docs.deepseek.com, parameter settings)."""
 
 
@@ -47,14 +47,14 @@ class Sampling:
 
 
 def power_for_difficulty(difficulty: int) -> int:
-    """Power (0-100) that a difficulty (1-10) deserves; never falls as the difficulty rises."""
+    """Return the power (0-100) for a difficulty (1-10); it never falls as the difficulty rises."""
     if difficulty not in POWER_OF_DIFFICULTY:
         raise ValueError(f"difficulty must be 1 to 10, got {difficulty}")
     return POWER_OF_DIFFICULTY[difficulty]
 
 
 def tier_for_power(profile: Profile, power: int) -> TierName:
-    """The one tier whose power range (both ends included) holds this power (0-100)."""
+    """Return the tier whose power range (both ends included) has this power (0-100)."""
     for name, tier in profile.tiers.items():
         if tier.power[0] <= power <= tier.power[1]:
             return name
@@ -62,11 +62,11 @@ def tier_for_power(profile: Profile, power: int) -> TierName:
 
 
 def sampling_for_speed(speed: int, *, greedy: bool = False) -> Sampling:
-    """Sampling for a speed (0 = thorough, 100 = terse).
+    """Return the sampling for a speed (0 = thorough, 100 = terse).
 
     max_tokens = 2048 * (128 / 2048) ** (speed / 100): equal steps of the dial are equal ratios of length, so 25 is
     1024, 50 is 512 and 75 is 256. Temperature falls from 0.7 to 0.3 and top_p from 0.95 to 0.85, both linearly: a terse
-    answer has no room to recover from an unlikely word. `greedy`: temperature 0 at every speed.
+    answer has no room to recover from an unlikely word. With `greedy`, temperature is 0 at every speed.
     """
     if not 0 <= speed <= 100:
         raise ValueError(f"speed must be 0 to 100, got {speed}")

@@ -1,4 +1,4 @@
-"""An immutable snapshot of the cluster as the router sees it."""
+"""An immutable snapshot of the cluster, as the router sees it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from router.runs.summary import NO_RUNS, RunSummary
 
 @dataclass(frozen=True, slots=True)
 class TierState:
-    """What is known of one tier right now. Times in seconds or milliseconds as the names say."""
+    """The state of one tier at one moment."""
 
     running: int = 0
     starting: int = 0
     pending: int = 0
     reason: str | None = None
-    """Why the tier is not (fully) up, in words; None when there is nothing to say."""
+    """Why the tier is not fully up, in words; None: no reason is known."""
     active_entry: str | None = None
     """Name of the chain entry that the running replicas serve; None before one runs."""
     entry_failures: tuple[tuple[str, str], ...] = ()
-    """(entry, reason) of the entries that could not be started."""
+    """(entry, reason) of the chain entries that could not be started."""
     failed: bool = False
-    """Whether waiting for the tier is useless: it has given up starting, or the cluster can have no place for it."""
+    """Whether it is useless to wait for the tier: it gave up starting, or the cluster can never have a node for it."""
     engine_running: int = 0
     engine_waiting: int = 0
-    """Requests that the engines count as running and waiting."""
+    """Requests that run and that wait in the engines."""
     queue_wait_ms: float = 0.0
-    """Arrival to first scheduling in the engine, mean of the requests that lately began, ms."""
+    """Time from arrival to the first scheduling in the engine, mean of recent requests, ms."""
     cold_start_s: float = 60.0
-    """Estimated time from no replica to the first token."""
+    """Estimated time from no replica to the first token, s."""
     drafts: Drafts | None = None
-    """Who drafts; None where the entry has no floor. `ngram` as soon as one replica has gone over."""
+    """Who drafts; `ngram` as soon as one replica has switched to n-gram drafting. None: the entry has no floor."""
     drafts_reason: str | None = None
     recent: RunSummary = NO_RUNS
     """Recent runs of all prompt categories together."""
     recent_by_category: Mapping[Category, RunSummary] = field(default_factory=lambda: MappingProxyType({}))
-    """The same by category; one that is missing had none."""
+    """The same by category; a category without runs is missing."""
 
     @property
     def warm(self) -> bool:
@@ -60,12 +60,12 @@ class GpuSupply:
 
 @dataclass(frozen=True, slots=True)
 class ClusterGpus:
-    """The GPUs of the cluster, and what its autoscaler is about to change."""
+    """The GPUs of the cluster, and the changes that its autoscaler works on."""
 
     types: Mapping[str, GpuSupply] = field(default_factory=lambda: MappingProxyType({}))
-    """By accelerator type; one that is missing has no node."""
+    """By accelerator type; a type without a node is missing."""
     autoscaler: bool = False
-    """Whether there is one that tells what it does (Ray's v2)."""
+    """Whether there is an autoscaler that reports what it does (Ray's v2)."""
     coming: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """By the autoscaler's node type: nodes that are being added."""
     failures: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -76,14 +76,14 @@ class ClusterGpus:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The state of every tier at one moment; a tier that is missing counts as cold and unknown."""
+    """The state of every tier at one moment; a tier that is missing counts as cold."""
 
     tiers: Mapping[TierName, TierState] = field(default_factory=lambda: MappingProxyType({}))
     gpus: ClusterGpus | None = None
-    """None: nobody has looked, or no tier runs on GPUs."""
+    """None: not known yet, or no tier runs on GPUs."""
     failing: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What is wrong, in words, by name of the work beside the requests that keeps failing."""
+    """By name of a background task that keeps failing: what is wrong, in words."""
 
     def tier(self, name: TierName) -> TierState:
-        """State of one tier."""
+        """Return the state of one tier."""
         return self.tiers.get(name, TierState())

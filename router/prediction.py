@@ -1,4 +1,4 @@
-"""What an answer will take on a tier: time, cost and energy, each with its uncertainty.
+"""Predict what an answer will take on a tier: time, cost and energy, each with its uncertainty.
 
     TTFT       = wait + first token on the engine
     wait       = cold start (a tier without a running replica) or queue wait (a warm one)
@@ -7,12 +7,12 @@
     energy     = watts charged to an answer * time on the engine
     cost       = USD per hour charged to an answer * time on the engine
 
-The five measured quantities (first token, time per token, completion tokens, watts, USD per hour) come from past runs:
-those of the prompt's category on the tier, drawn towards those of the whole tier, which are drawn towards the profile's
-figures. So a tier of which nothing is known has the profile's, and some runs later its own. Drawing is counting: the
-broader source counts as so many runs, and the mixture of the two has a mean and a deviation.
+The five measured quantities (first token, time per token, completion tokens, watts, USD per hour) come from past runs
+of the tier and the prompt's category. These shrink towards the runs of the whole tier, and those towards the profile's
+figures. So a tier without runs has the profile's figures, and after some runs its own. To shrink, the broader source
+counts as so many runs, and the mixture of the two sources has a mean and a deviation.
 
-What is left out: the length of the prompt (recent prompts stand for it), and how the load will change meanwhile.
+Not predicted: the effect of the prompt's length (recent prompts stand for it), and changes of the load meanwhile.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from router.runs.summary import NO_RUNS, Recent
 
 UPPER_Z = 1.28
 """An upper estimate is so many deviations over the expected value: nine in ten normally distributed values are under
-it. This project's own choice, like the numbers below."""
+it. Our own choice, like the numbers below."""
 PRIOR_RUNS = 2.0
-"""As so many runs count the profile's figures beside the tier's own."""
+"""The profile's figures count as so many runs of the tier."""
 TIER_RUNS = 4.0
-"""As so many runs count those of the whole tier beside those of the prompt's category."""
+"""The runs of the whole tier count as so many runs of the prompt's category."""
 PRIOR_SPREAD = 0.5
 """Deviation of the profile's figures, as a share of them."""
 COLD_START_SPREAD = 0.25
@@ -39,14 +39,14 @@ COLD_START_SPREAD = 0.25
 
 
 class Estimate(NamedTuple):
-    """An expected value and how far off it may be."""
+    """An expected value and its uncertainty."""
 
     expected: float
     deviation: float
 
     @property
     def upper(self) -> float:
-        """What it will hardly exceed."""
+        """The value that nine in ten answers stay under."""
         return self.expected + UPPER_Z * self.deviation
 
 
@@ -64,32 +64,33 @@ class Prediction(NamedTuple):
     ms_per_token: Estimate
     """Between the first token and the last."""
     runs: float
-    """Effective number of past runs of the tier behind it."""
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Expected pace after the first token."""
-        return 1000 / self.ms_per_token.expected
+    """Effective number of past runs of the tier on which it is based."""
 
 
 def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, baseline: Baseline) -> Prediction:
-    """What an answer of at most `max_tokens` to a prompt of that category will take.
+    """Predict what an answer of at most `max_tokens` to a prompt of that category will take.
 
     Args:
-        tier: its figures, where no run was seen.
-        state: what is known of it. A tier that cannot start takes for ever.
-        category: category of the prompt.
+        tier: its figures count until there are runs.
+        state: what is known of it. On a tier that cannot start, the wait is infinite.
+        category: of the prompt.
         max_tokens: most completion tokens, at least 1.
-        baseline: stands in where the tier has no figures of its own.
+        baseline: its figures count if the tier has none of its own.
     """
-    recent, kin = state.recent, state.recent_by_category.get(category, NO_RUNS)
-    first = _drawn(_about(tier.expected_ttft_ms or baseline.ttft_s * 1000), recent.engine_ttft_ms, kin.engine_ttft_ms)
-    pace = _drawn(
-        _about(1000 / (tier.expected_tokens_per_s or baseline.tokens_per_s)), recent.ms_per_token, kin.ms_per_token
+    of_tier, of_category = state.recent, state.recent_by_category.get(category, NO_RUNS)
+    first = _shrunk(
+        _about(tier.expected_ttft_ms or baseline.ttft_s * 1000), of_tier.engine_ttft_ms, of_category.engine_ttft_ms
     )
-    watts = _drawn(Estimate(tier.active_watts, 0.0), recent.watts, kin.watts)
-    price = _drawn(Estimate(tier.price_usd_per_hour, 0.0), recent.usd_per_hour, kin.usd_per_hour)
-    tokens = _at_most(max_tokens, _drawn(_any_up_to(max_tokens), recent.completion_tokens, kin.completion_tokens))
+    pace = _shrunk(
+        _about(1000 / (tier.expected_tokens_per_s or baseline.tokens_per_s)),
+        of_tier.ms_per_token,
+        of_category.ms_per_token,
+    )
+    watts = _shrunk(Estimate(tier.active_watts, 0.0), of_tier.watts, of_category.watts)
+    price = _shrunk(Estimate(tier.price_usd_per_hour, 0.0), of_tier.usd_per_hour, of_category.usd_per_hour)
+    tokens = _at_most(
+        max_tokens, _shrunk(_any_up_to(max_tokens), of_tier.completion_tokens, of_category.completion_tokens)
+    )
 
     later = _times(Estimate(max(0.0, tokens.expected - 1), tokens.deviation), pace)
     busy_ms = _plus(first, later)
@@ -102,7 +103,7 @@ def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, b
         energy_wh=_times(watts, _scaled(busy_ms, 1 / ms_per_hour)),
         completion_tokens=tokens,
         ms_per_token=pace,
-        runs=recent.runs,
+        runs=of_tier.runs,
     )
 
 
@@ -110,7 +111,7 @@ def _wait_ms(state: TierState) -> Estimate:
     if state.failed:
         return NEVER
     if state.warm:
-        # Waits in a queue are spread as widely as they are long.
+        # A wait in a queue deviates about as much as it is long.
         return Estimate(state.queue_wait_ms, state.queue_wait_ms)
     cold_start_ms = state.cold_start_s * 1000
     return Estimate(cold_start_ms, COLD_START_SPREAD * cold_start_ms)
@@ -121,17 +122,17 @@ def _about(value: float) -> Estimate:
 
 
 def _any_up_to(most: int) -> Estimate:
-    """Uniform between 0 and the most."""
+    """Return the estimate of a uniform value between 0 and the most."""
     return Estimate(most / 2, most / sqrt(12))
 
 
-def _drawn(prior: Estimate, tier: Recent | None, category: Recent | None) -> Estimate:
-    """The prior, overruled by the tier's runs, overruled by those of the category, each by how many there are."""
+def _shrunk(prior: Estimate, tier: Recent | None, category: Recent | None) -> Estimate:
+    """Return the category's estimate, shrunk towards the tier's, which is shrunk towards the prior."""
     return _mixed(_mixed(prior, PRIOR_RUNS, tier), TIER_RUNS, category)
 
 
 def _mixed(broad: Estimate, weight: float, narrow: Recent | None) -> Estimate:
-    """Mean and deviation of a mixture of both, where the broad one counts as `weight` runs."""
+    """Return mean and deviation of a mixture of both; the broad one counts as `weight` runs."""
     if narrow is None or narrow.count <= 0:
         return broad
     share = narrow.count / (weight + narrow.count)
@@ -142,7 +143,7 @@ def _mixed(broad: Estimate, weight: float, narrow: Recent | None) -> Estimate:
 
 
 def _at_most(most: int, tokens: Estimate) -> Estimate:
-    """Neither the expected value nor the upper one over the most."""
+    """Return the estimate with neither the expected nor the upper value above the most."""
     expected = min(tokens.expected, float(most))
     return Estimate(expected, min(tokens.deviation, (most - expected) / UPPER_Z))
 
@@ -152,7 +153,7 @@ def _plus(one: Estimate, other: Estimate) -> Estimate:
 
 
 def _times(one: Estimate, other: Estimate) -> Estimate:
-    """The product of two independent values."""
+    """Return the product of two independent values."""
     variance = (
         _square(one.deviation * other.expected)
         + _square(other.deviation * one.expected)
@@ -166,4 +167,4 @@ def _scaled(one: Estimate, factor: float) -> Estimate:
 
 
 def _square(value: float) -> float:
-    return value * value  # unlike `**`, infinite where it is too large
+    return value * value  # unlike `**`, infinite if it is too large

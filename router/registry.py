@@ -1,4 +1,4 @@
-"""The tier registry: what a profile (YAML) may say about tiers, their chain entries and their models."""
+"""The tier registry: the types of a profile (YAML), with its tiers, their chain entries and their models."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
 
 
 class Frozen(BaseModel):
-    """Base of every config class: immutable, and a key it does not know is an error."""
+    """Base of every config class: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelSource(Frozen):
-    """Where a model's weights come from; the key in `models` is its folder name under the models folder."""
+    """Where a model's weights come from; its key in `models` is its folder name under the models folder."""
 
     source: Literal["bundled", "hub", "early_exit"] = Field(
         description="`bundled`: made from an installed Python package; `hub`: downloaded from the model hub; "
@@ -51,7 +51,7 @@ class ModelSource(Frozen):
 
 
 class Speculation(Frozen):
-    """Speculative decoding of one chain entry: how drafts are made, how many, and when to stop."""
+    """Speculative decoding of one chain entry: how drafts are made, how many, and when they stop."""
 
     method: SpeculationMethod = Field(description="How draft tokens are proposed.")
     draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
@@ -84,7 +84,7 @@ class Speculation(Frozen):
 
 
 class ChainEntry(Frozen):
-    """One way to run a tier. A tier tries its entries in order and keeps the first whose engine starts."""
+    """One way to run a tier. A tier tries its entries in order and keeps the first whose engine answers."""
 
     name: str = Field(min_length=1, description="Name shown as `fallback_step` and `active_entry`.")
     target: str = Field(description="Key in `models` of the target model.")
@@ -93,8 +93,8 @@ class ChainEntry(Frozen):
     speculation: Speculation | None = Field(default=None, description="Null: no speculative decoding.")
     engine_args: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on as they "
-        "are.",
+        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on "
+        "unchanged.",
     )
 
 
@@ -112,7 +112,7 @@ class Replicas(Frozen):
 
 
 class Tier(Frozen):
-    """One tier: its part of the power dial, its hardware, its price and its fallback chain."""
+    """One tier: its part of the power dial, its hardware, its price and its engine fallback chain."""
 
     power: tuple[Power, Power] = Field(
         description="Lowest and highest power (0-100, both included) that pick this tier."
@@ -124,29 +124,33 @@ class Tier(Frozen):
     price_usd_per_hour: float = Field(ge=0, description="Price of one replica (all its GPUs), USD per hour.")
     active_watts: float = Field(ge=0, description="Power draw of one busy replica (all its GPUs), W.")
     idle_watts: float = Field(ge=0, description="Power draw of one idle replica (all its GPUs), W.")
-    max_ongoing_requests: int = Field(default=64, ge=1, description="Requests one replica works on at a time.")
+    max_ongoing_requests: int = Field(
+        default=64, ge=1, description="Most requests that one replica works on at a time."
+    )
     max_queued_requests: int = Field(
         default=256,
         ge=0,
         description="Sequences that each ingress replica may have open at the tier beyond `max_ongoing_requests` for "
-        "each of its running replicas; more get a 503.",
+        "each of the tier's running replicas; more get a 503.",
     )
     idle_before_zero_s: float = Field(default=600.0, ge=0, description="Idle time before the tier scales down, s.")
     drain_s: float = Field(
         default=600.0, gt=0, description="Longest wait for streams in flight when a replica stops, s."
     )
     cold_start_s: float = Field(
-        default=60.0, ge=0, description="Expected time from no replica to the first token, s, until one was measured."
+        default=60.0,
+        ge=0,
+        description="Expected time from no replica to the first token, s, used until one is measured.",
     )
     expected_ttft_ms: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="Time to first token of a warm and idle tier, ms, until runs have shown it; null: the baseline's.",
+        description="Time to first token of a warm and idle tier, ms, used until there are runs; null: the baseline's.",
     )
     expected_tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="Output speed of one stream, tokens/s, until runs have shown it; null: the baseline's.",
+        description="Output speed of one stream, tokens/s, used until there are runs; null: the baseline's.",
     )
-    chain: tuple[ChainEntry, ...] = Field(min_length=1, description="Fallback steps, best first.")
+    chain: tuple[ChainEntry, ...] = Field(min_length=1, description="Engine fallback chain, best entry first.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Tier:
@@ -163,7 +167,7 @@ class Tier(Frozen):
 
 
 class Baseline(Frozen):
-    """The GPU that savings are counted against: what the same answer would have cost there."""
+    """The GPU that savings are counted against: what the same answer would have taken there."""
 
     gpu: str = Field(description="Name of the baseline hardware.")
     active_watts: float = Field(gt=0, description="Its power draw when busy, W.")
@@ -178,7 +182,7 @@ class Profile(Frozen):
 
     description: str = Field(description="One line on what this profile is for.")
     tiers: dict[TierName, Tier] = Field(description="Exactly the four tiers, least powerful first.")
-    models: dict[str, ModelSource] = Field(description="Every model that a entry names.")
+    models: dict[str, ModelSource] = Field(description="Every model that an entry names.")
     baseline: Baseline = Field(description="What savings are counted against.")
 
     @model_validator(mode="after")
@@ -211,6 +215,6 @@ class Profile(Frozen):
         return self
 
     def entry(self, tier: TierName, name: str | None) -> ChainEntry:
-        """The tier's entry of that name; its first entry when `name` is None (no engine has started yet)."""
+        """Return the tier's entry of that name, or its first entry if `name` is None (no engine has started yet)."""
         chain = self.tiers[tier].chain
         return next((entry for entry in chain if entry.name == name), chain[0])

@@ -1,4 +1,4 @@
-"""What a client may ask of `POST /api/inference` (design contract): one frozen model, unknown keys refused."""
+"""The body of `POST /api/inference`: one frozen model that refuses unknown keys."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ StopString = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 def _listed(value: object) -> object:
-    """One string as a list of one, as in OpenAI's API."""
+    """Return one string as a list of one, as OpenAI's API allows it."""
     return [value] if isinstance(value, str) else value
 
 
 class Message(Frozen):
     """One chat message."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
-    content: str = Field(description="What is said.")
+    role: Literal["system", "user", "assistant"] = Field(description="Who wrote it.")
+    content: str = Field(description="Its text.")
 
 
 class Constraints(Frozen):
@@ -40,19 +40,19 @@ class Constraints(Frozen):
 
 
 class InferenceRequest(Frozen):
-    """The body of `POST /api/inference`: exactly one of `prompt` and `messages`, the dials, and sampling wishes."""
+    """The body: exactly one of `prompt` and `messages`, the dials, limits, and sampling parameters."""
 
     prompt: str | None = Field(default=None, min_length=1, description="The user's text.")
     messages: tuple[Message, ...] | None = Field(default=None, min_length=1, description="A chat, oldest first.")
     mode: Mode = Field(
-        default="auto", description="`auto`: power follows the prompt's difficulty; `manual`: the dials."
+        default="auto", description="`auto`: power follows the prompt's difficulty; `manual`: power is the dial."
     )
     power: Power | None = Field(default=None, description="Power dial, 0-100; only in manual mode (default 50).")
     speed: Power | None = Field(default=None, description="Speed dial, 0-100 (default 50).")
     spec: SpecParams | None = Field(default=None, description="Speculative decoding of this request.")
     constraints: Constraints | None = Field(default=None, description="Limits that the plan should keep.")
     goal: Goal | None = Field(
-        default=None, description="What matters most, in auto mode: shifts the tier as `router/selection.py` says."
+        default=None, description="What matters most, in auto mode: it shifts the tier (`router/selection.py`)."
     )
     max_tokens: int | None = Field(
         default=None, ge=1, description="Most completion tokens; default from the speed dial."
@@ -77,13 +77,13 @@ class InferenceRequest(Frozen):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give exactly one of `prompt` and `messages`")
         if self.mode == "auto" and self.power is not None:
-            raise ValueError("`power` is set by the prompt in auto mode; send mode `manual` to turn it yourself")
+            raise ValueError("`power` is set by the prompt in auto mode; send mode `manual` to set it yourself")
         if self.mode == "manual" and self.goal is not None:
-            raise ValueError("`goal` shifts the choice of auto mode; in manual mode `power` is the choice")
+            raise ValueError("`goal` shifts the tier in auto mode; in manual mode `power` picks the tier")
         return self
 
     def chat(self) -> tuple[Message, ...]:
-        """The conversation as messages, whichever of the two inputs was given."""
+        """Return the conversation as messages, whichever of the two inputs was given."""
         if self.messages is not None:
             return self.messages
         return (Message(role="user", content=self.prompt or ""),)

@@ -1,1 +1,1 @@
-"""The router agent: Claude explains or makes the choice of a tier, within bounds."""
+"""The router agent: Claude explains the choice of a tier, or makes it within bounds."""

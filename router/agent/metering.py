@@ -1,4 +1,4 @@
-"""What the agent itself uses for one request: tokens, money, and the budget that bounds both."""
+"""What the agent uses for one request: tokens, money, and the budget that bounds both."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from router.agent.settings import AgentPrices
 
 BYTES_PER_TOKEN = 2
-"""For the worst case of a call's input before it is made. Text has 3 to 4 bytes a token with Claude's tokenizers."""
+"""For the worst case of a call's input. Text has 3 to 4 bytes a token with Claude's tokenizers."""
 _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the Messages API counts them: input without the cached part, which stands apart."""
+    """Tokens as the Messages API counts them: `input_tokens` does not include those of the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -29,7 +29,7 @@ class Usage:
         )
 
     def cost_usd(self, prices: AgentPrices) -> float:
-        """What these tokens cost."""
+        """Return what these tokens cost."""
         return (
             self.input_tokens * prices.input
             + self.output_tokens * prices.output
@@ -43,7 +43,7 @@ class Meter:
 
     Args:
         prices: of the model.
-        budget_usd: what the request's calls may cost together.
+        budget_usd: most that the request's calls may cost together.
     """
 
     def __init__(self, prices: AgentPrices, budget_usd: float) -> None:
@@ -56,33 +56,33 @@ class Meter:
 
     @property
     def usage(self) -> Usage:
-        """All calls so far, the one under way included as far as it is known."""
+        """All calls so far, with what is known of the current one."""
         return self._ended + self._current
 
     @property
     def cost_usd(self) -> float:
-        """What they cost: by the prices, or what the API's own client said."""
+        """What they cost: by the prices, or as the Agent SDK's program reported."""
         return self.usage.cost_usd(self._prices) if self._charged_usd is None else self._charged_usd
 
     def begin(self) -> None:
-        """A call begins."""
+        """Begin to count a call."""
         self._ended, self._current = self.usage, Usage()
         self.calls += 1
 
     def note(self, usage: Usage) -> None:
-        """What the call under way has used by now, in all."""
+        """Set what the current call has used in total by now."""
         self._current = usage
 
     def charge(self, usage: Usage, cost_usd: float | None, calls: int) -> None:
-        """Take the totals of a client that counts by itself; without a cost of its own, the prices count."""
+        """Set the totals of a program that counts by itself; without a cost, the prices count."""
         self._ended, self._current, self._charged_usd, self.calls = usage, Usage(), cost_usd, calls
 
     def affordable_output(self, input_bytes: int, most: int) -> int:
-        """How many output tokens the next call may have, at most `most`; 0 or less: it must not be made.
+        """Return how many output tokens the next call may have, up to `most`; 0 or less: it must not be made.
 
         Args:
             input_bytes: size of everything that is sent to the model; all of it may have to be written to the cache.
-            most: what is wanted.
+            most: output tokens without a budget.
         """
         input_price = max(self._prices.input, self._prices.cache_write)
         left = (self._budget_usd - self.cost_usd) * _MILLION - input_bytes / BYTES_PER_TOKEN * input_price

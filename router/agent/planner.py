@@ -125,10 +125,9 @@ def replanned(
 
 
 def _selection(tier: TierName, speed: int, case: Case) -> Selection:
-    """The agent's tier as a selection: wanted is what the deterministic router chose."""
+    """Return the agent's tier as a selection; `wanted` is the deterministic router's tier."""
     before = case.plan
     low, high = case.profile.tiers[tier].power
-    asked = before.prediction is not None
     candidate = Candidate(tier, predicted(case, tier, speed), broken(case, tier, speed))
     return Selection(
         deserved=tier_for_power(case.profile, power_for_difficulty(before.classification.difficulty)),
@@ -136,7 +135,7 @@ def _selection(tier: TierName, speed: int, case: Case) -> Selection:
         tier=tier,
         power=min(max(before.power, low), high),
         counted_difficulty=before.classification.difficulty,
-        candidates=(candidate,) if asked else (),
+        candidates=(candidate,) if before.prediction is not None else (),
     )
 
 

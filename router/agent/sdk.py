@@ -41,7 +41,7 @@ CLASSIFIER: Final = "classifier"
 MAX_TURNS: Final = 4
 """Most turns of the SDK's loop for one plan, as on the Messages API."""
 _ENDING: Final = (
-    f"Where you doubt the difficulty, ask the {CLASSIFIER} subagent once. Then give your plan as the structured "
+    f"If you doubt the difficulty, ask the {CLASSIFIER} subagent once. Then give your plan as the structured "
     "output; its reason goes to the user."
 )
 _PLAIN_PROGRAM: Final = {
@@ -50,7 +50,7 @@ _PLAIN_PROGRAM: Final = {
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_MAX_RETRIES": "0",
 }
-"""No subagents but ours, which is waited for; no calls but those of the plan, none of them twice."""
+"""No subagents except ours, which runs in the foreground; no calls except those of the plan, and no retries."""
 _ENDINGS: Final[dict[str, FallbackCode]] = {
     "error_max_turns": "loop",
     "error_max_budget_usd": "budget",
@@ -65,7 +65,7 @@ _BY_STATUS: Final[dict[int, FallbackCode]] = {
 
 
 def tool_name(name: str) -> str:
-    """A tool of the router as the SDK's program names it."""
+    """Return the name of a router's tool in the SDK's program."""
     return f"mcp__{SERVER}__{name}"
 
 
@@ -115,7 +115,7 @@ class SdkAgent:
 
         server = McpSdkServerConfig(type="sdk", name=SERVER, instance=tool_server(read_context, steps.append))
         classifier = AgentDefinition(
-            description="Rates the prompt of the request: its kind, and its difficulty from 1 to 10.",
+            description="Rates the prompt of the request: its category, and its difficulty from 1 to 10.",
             prompt="Call classify_prompt without arguments: it looks at the prompt of the request. Then say in one "
             "line its category, its difficulty from 1 to 10, and why. You may differ from the tool by one point.",
             tools=[tool_name(CLASSIFY_PROMPT.name)],

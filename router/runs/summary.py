@@ -32,7 +32,6 @@ class RunReport:
     """Arrival to last token."""
     tokens_per_s: float
     """Completion tokens over the time on the engine (with prefill, without waiting)."""
-    prompt_tokens: int
     completion_tokens: int
     draft_tokens: int
     """Drafts that the target verified; 0 without speculation."""
@@ -92,22 +91,8 @@ class RunSummary:
         """Share (0-1) of the verified drafts that were accepted; None: nothing was drafted."""
         return self.accepted_tokens / self.draft_tokens if self.draft_tokens > 0 else None
 
-    @property
-    def energy_wh_per_token(self) -> float | None:
-        """Energy of the answers over their completion tokens, Wh; None where there were none."""
-        return _ratio(self.energy_wh, self.completion_tokens)
-
-    @property
-    def cost_usd_per_token(self) -> float | None:
-        """Cost of the answers over their completion tokens, USD; None where there were none."""
-        return _ratio(self.cost_usd, self.completion_tokens)
-
 
 NO_RUNS = RunSummary()
-
-
-def _ratio(upper: Recent | None, lower: Recent | None) -> float | None:
-    return upper.mean / lower.mean if upper and lower and lower.mean > 0 else None
 
 
 class TierRuns(NamedTuple):

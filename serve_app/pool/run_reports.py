@@ -36,7 +36,6 @@ def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
         queue_ms=metrics["queue_ms"],
         total_ms=metrics["total_ms"],
         tokens_per_s=metrics["tokens_per_sec"],
-        prompt_tokens=metrics["prompt_tokens"],
         completion_tokens=metrics["completion_tokens"],
         draft_tokens=metrics["spec"]["draft_tokens"],
         accepted_tokens=metrics["spec"]["accepted_tokens"],

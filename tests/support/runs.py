@@ -1,4 +1,4 @@
-"""Reports of finished requests, with what a test does not care about filled in."""
+"""Reports of finished requests, with defaults for what a test does not set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def run(tier: TierName = "eco", **over: Any) -> RunReport:
         "queue_ms": 20.0,
         "total_ms": 1100.0,
         "tokens_per_s": 51 / 1.08,
-        "prompt_tokens": 10,
         "completion_tokens": 51,
         "draft_tokens": 0,
         "accepted_tokens": 0,

@@ -161,7 +161,7 @@ def test_goal_and_limits_are_told_in_this_order() -> None:
 
 
 def test_a_goal_in_manual_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="`goal` shifts the choice of auto mode"):
+    with pytest.raises(ValueError, match="`goal` shifts the tier in auto mode"):
         InferenceRequest.model_validate({"prompt": "x", "mode": "manual", "goal": "faster"})
 
 

@@ -37,7 +37,7 @@ def sure(**means: float) -> RunSummary:
 def test_a_tier_of_which_nothing_is_known_has_the_profiles_figures() -> None:
     made = predicted(expected_ttft_ms=200.0, expected_tokens_per_s=10.0)
     assert made.ttft_ms.expected == 200
-    assert made.tokens_per_s == pytest.approx(10)
+    assert made.ms_per_token.expected == pytest.approx(100)
     assert made.completion_tokens.expected == 50.5  # anything up to 101 is as likely
     assert made.total_ms.expected == pytest.approx(200 + 49.5 * 100)
     assert made.runs == 0
@@ -45,7 +45,7 @@ def test_a_tier_of_which_nothing_is_known_has_the_profiles_figures() -> None:
 
 def test_a_tier_without_figures_has_the_baselines() -> None:
     made = predicted()
-    assert (made.ttft_ms.expected, made.tokens_per_s) == pytest.approx((100, 50))
+    assert (made.ttft_ms.expected, made.ms_per_token.expected) == pytest.approx((100, 20))
 
 
 def test_many_runs_overrule_the_profile_and_cost_and_energy_are_those_of_the_time_on_the_engine() -> None:

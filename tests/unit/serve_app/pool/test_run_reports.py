@@ -124,7 +124,6 @@ def test_a_report_has_the_plans_tier_and_category_and_the_measured_figures(ended
         queue_ms=20.0,
         total_ms=1100.0,
         tokens_per_s=47.2,
-        prompt_tokens=10,
         completion_tokens=51,
         draft_tokens=40,
         accepted_tokens=10,
