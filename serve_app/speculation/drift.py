@@ -7,7 +7,6 @@ enough to matter, however certain it is: with enough tokens any difference is ce
 
 from __future__ import annotations
 
-from enum import StrEnum
 from math import exp, sqrt
 from typing import Final, NamedTuple
 
@@ -38,19 +37,6 @@ class Window(NamedTuple):
         return Window(self.drafted * kept + drafted, self.accepted * kept + accepted)
 
 
-class DriftReason(StrEnum):
-    """Why there is, or is no, alarm."""
-
-    TOO_FEW = "too_few"
-    """One of the windows holds too few draft tokens to say."""
-    STEADY = "steady"
-    """No fall, or one that chance explains."""
-    SMALL = "small"
-    """A certain fall, too small to matter."""
-    FELL = "fell"
-    """A certain and large fall: the alarm."""
-
-
 class Drift(NamedTuple):
     """The result of a comparison."""
 
@@ -61,7 +47,7 @@ class Drift(NamedTuple):
     z: float
     """How many standard deviations the recent rate is above (negative: below) the reference; 0 where too few."""
     alert: bool
-    reason: DriftReason
+    """The fall is certain and large."""
 
 
 def compare(recent: Window, reference: Window, min_tokens: int, min_fall: float) -> Drift:
@@ -79,17 +65,13 @@ def compare(recent: Window, reference: Window, min_tokens: int, min_fall: float)
     """
     rates = recent.rate, reference.rate
     if min(recent.drafted, reference.drafted) < min_tokens:
-        return Drift(*rates, 0.0, False, DriftReason.TOO_FEW)
+        return Drift(*rates, z=0.0, alert=False)
     together = (recent.accepted + reference.accepted) / (recent.drafted + reference.drafted)
     trials = RUN_TOKENS * (1 / recent.drafted + 1 / reference.drafted)
     deviation = sqrt(together * (1 - together) * trials)
     # All accepted, or none, in both windows: no difference.
     z = (rates[0] - rates[1]) / deviation if deviation > 0 else 0.0
-    if z > -Z:
-        return Drift(*rates, z, False, DriftReason.STEADY)
-    if rates[1] - rates[0] < min_fall:
-        return Drift(*rates, z, False, DriftReason.SMALL)
-    return Drift(*rates, z, True, DriftReason.FELL)
+    return Drift(*rates, z, alert=z <= -Z and rates[1] - rates[0] >= min_fall)
 
 
 class DriftWatch(NamedTuple):

@@ -1,7 +1,7 @@
 """A Ray cluster whose GPU nodes are processes on this machine, scaled by Ray's own (v2) autoscaler.
 
-Nodes only say that they have a GPU. `ray start` runs in the foreground, so that the head, the autoscaler and the nodes
-that it adds all descend from one process, which ends them.
+Nodes only claim to have a GPU. `ray start` runs in the foreground, so that the head, the autoscaler and its nodes all
+descend from one process, which ends them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bench.reporting.report import REPOSITORY
 
 HEAD_ID: Final = "f" * 51 + "00000"
 HEAD_TYPE: Final = "ray.head.default"
-"""As the provider calls the head."""
+"""The provider's name of the head."""
 IDLE_MINUTES: Final = 0.15
-"""After which the autoscaler drops a node."""
+"""Idle time after which the autoscaler removes a node."""
 NODE_TYPES: Final[Mapping[str, tuple[str, int, int]]] = {
     "l4": ("L4", 1, 2),
     "a10g": ("A10G", 1, 3),
     "a100": ("A100-80G", 1, 2),
     "h100": ("H100", 2, 2),
 }
-"""By the autoscaler's name: accelerator type, GPUs of a node, most nodes."""
+"""By the autoscaler's name: accelerator type, GPUs per node, most nodes."""
 _EMPTY: Final = (
     "cluster_synced_files",
     "rsync_exclude",
@@ -53,10 +53,9 @@ _BIN: Final = Path(sys.executable).parent
 
 
 def autoscaler_config(gcs_port: int) -> dict[str, Any]:
-    """As `ray start --autoscaling-config` wants it."""
-    # Keys that Ray reads without a default.
-    nothing: dict[str, Any] = {key: [] for key in _EMPTY}
-    return nothing | {
+    """Return the content of the file for `ray start --autoscaling-config`."""
+    empty: dict[str, Any] = {key: [] for key in _EMPTY}  # Ray reads these keys without a default
+    return empty | {
         "cluster_name": "gpu-nodes",
         "max_workers": 8,
         "idle_timeout_minutes": IDLE_MINUTES,
@@ -81,7 +80,7 @@ def autoscaler_config(gcs_port: int) -> dict[str, Any]:
             **{
                 name: {
                     "resources": {"CPU": 4, "GPU": gpus, f"accelerator_type:{gpu}": 1},
-                    "labels": {"ray.io/accelerator-type": gpu},  # which Ray finds on a real one
+                    "labels": {"ray.io/accelerator-type": gpu},  # Ray finds it on a real node
                     "node_config": {},
                     "min_workers": 0,
                     "max_workers": most,
@@ -105,11 +104,11 @@ class GpuCluster:
 
     @property
     def url(self) -> str:
-        """Of the application."""
+        """URL of the application."""
         return f"http://{HOST}:{self.http_port}"
 
     def ray(self, *arguments: str, timeout_s: float = 120) -> str:
-        """Run one of Ray's commands against this cluster; its output."""
+        """Run one of Ray's commands against this cluster; return its output."""
         done = subprocess.run(
             [str(_BIN / arguments[0]), *arguments[1:]],
             env={**os.environ, **self.env, "RAY_ADDRESS": f"{HOST}:{self.gcs_port}"},
@@ -123,21 +122,21 @@ class GpuCluster:
         return done.stdout
 
     def deploy(self, variants: Mapping[str, Mapping[str, Any]]) -> None:
-        """`serve deploy`: returns when the cluster has taken the config."""
+        """Run `serve deploy`; return when the cluster has accepted the config."""
         shipped = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
         path = self.scratch / "serve_config.yaml"
         config = app_config(shipped, self.http_port, variants, {})
-        config["proxy_location"] = "HeadOnly"  # the nodes share one machine, and so the port
+        config["proxy_location"] = "HeadOnly"  # the nodes share one machine and its ports
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         self.ray("serve", "deploy", "--address", f"http://{HOST}:{self.dashboard_port}", str(path))
 
     def applications(self) -> dict[str, str]:
-        """Status of each application, by name."""
+        """Return the status of each application, by name."""
         status = yaml.safe_load(self.ray("serve", "status", "--address", f"http://{HOST}:{self.dashboard_port}"))
-        return {name: str(seen["status"]) for name, seen in status["applications"].items()}
+        return {name: str(application["status"]) for name, application in status["applications"].items()}
 
     def drain(self, node_id: str, deadline_s: int) -> None:
-        """Take a node away with notice, as a cloud does with a spot instance."""
+        """Reclaim a node with notice, as a cloud does with a spot instance."""
         self.ray(
             *("ray", "drain-node", "--address", f"{HOST}:{self.gcs_port}", "--node-id", node_id),
             *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken away by a test"),
@@ -145,7 +144,7 @@ class GpuCluster:
         )
 
     def gpu_nodes(self) -> dict[str, str]:
-        """Accelerator type of each live GPU node, by id."""
+        """Return the accelerator type of each live GPU node, by id."""
         listed = json.loads(
             self.ray(
                 *("ray", "list", "nodes", "--address", f"http://{HOST}:{self.dashboard_port}"),
@@ -164,12 +163,12 @@ class GpuCluster:
 def gpu_cluster(
     variants: Mapping[str, Mapping[str, Any]], engine_env: Mapping[str, str] | None = None, timeout_s: float = 180
 ) -> Iterator[GpuCluster]:
-    """A cluster without any GPU node yet, and the application on it.
+    """Start a cluster without GPU nodes, and deploy the application on it.
 
     Args:
         variants: as for `bench.load.servers.application`.
         engine_env: environment of every node.
-        timeout_s: for the application to run.
+        timeout_s: until the application runs.
     """
     scratch = Path(tempfile.mkdtemp(prefix="plg-"))
     gcs_port, dashboard_port = free_port(), free_port()
@@ -183,8 +182,7 @@ def gpu_cluster(
         "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "PYTHONPATH": str(REPOSITORY),
-        "RAY_AUTH_MODE": "disabled",  # else the dashboard wants a token, and leaves one in the home folder
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",  # nobody waits for this cluster
+        "RAY_AUTH_MODE": "disabled",  # otherwise the dashboard requires a token, and leaves one in the home folder
     }
     log = (scratch / "ray-start.log").open("wb")
     process = subprocess.Popen(
@@ -208,7 +206,7 @@ def gpu_cluster(
         _wait(lambda: set(cluster.applications().values()) == {"RUNNING"}, timeout_s, cluster)
         yield cluster
     finally:
-        stop_tree(process.pid)
+        stop_tree(process.pid, grace_s=1)  # nobody waits for this cluster
         process.wait()
         log.close()
         shutil.rmtree(scratch, ignore_errors=True)

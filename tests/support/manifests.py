@@ -1,4 +1,4 @@
-"""The cluster manifests, and what they are held against: the profile `gpu`, serve.env, pinned versions, Ray."""
+"""The cluster manifests, and what they must agree with: the profile `gpu`, serve.env, pinned versions, Ray."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def documents(path: str) -> list[Any]:
-    """Every YAML document of a file, named from the repository's root."""
+    """Return every YAML document of a file; its path is relative to the repository."""
     return list(yaml.safe_load_all((ROOT / path).read_text(encoding="utf-8")))
 
 
 def document(path: str) -> Any:
-    """The one YAML document of a file."""
+    """Return the only YAML document of a file."""
     (only,) = documents(path)
     return only
 
@@ -36,28 +36,28 @@ def gpu_tiers() -> Mapping[TierName, Tier]:
 
 
 def serve_env() -> dict[str, str]:
-    """The variables of cluster/serve.env."""
+    """Return the variables of cluster/serve.env."""
     lines = (ROOT / "cluster/serve.env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def rooms() -> set[str]:
-    """The top-level packages that an installation has."""
+    """Return the top-level packages of an installation."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return {pattern.removesuffix("*") for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]}
 
 
 def pinned(package: str) -> str:
-    """The package's version in requirements/gpu.txt."""
+    """Return the package's version in requirements/gpu.txt."""
     text = (ROOT / "requirements/gpu.txt").read_text(encoding="utf-8")
     (version,) = re.findall(rf"^{re.escape(package)}==(\S+)$", text, re.MULTILINE)
     return str(version)
 
 
 def demand_of(tier: Tier) -> dict[str, float]:
-    """What one replica asks Ray for, in the words of Ray's autoscaler."""
+    """Return the resources that one replica requests, in the form of Ray's autoscaler."""
     options = actor_options(tier)
-    # How Ray turns an accelerator type into a resource: a node has 1 of it, whoever wants it takes a thousandth.
+    # Ray turns an accelerator type into a resource: a node has 1 of it, and each replica takes a thousandth.
     accelerator = f"accelerator_type:{options['accelerator_type']}"
     return {"CPU": options["num_cpus"], "GPU": options["num_gpus"], accelerator: 0.001}
 
@@ -65,7 +65,7 @@ def demand_of(tier: Tier) -> dict[str, float]:
 def nodes_added(
     node_types: Mapping[str, Any], head: str, most: int, demands: list[dict[str, float]]
 ) -> tuple[dict[str, int], list[dict[str, float]]]:
-    """What Ray's autoscaler would add for these demands to a head alone, and which of them it could not place."""
+    """Return the nodes that Ray's autoscaler would add to a lone head for these demands, and the demands left over."""
     scorer = partial(_default_utilization_scorer, node_availability_summary=NodeAvailabilitySummary({}))
     added, unplaced = get_nodes_for(dict(node_types), {head: 1}, head, most, demands, scorer)
     return dict(added), unplaced

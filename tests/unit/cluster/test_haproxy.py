@@ -1,4 +1,4 @@
-"""HAProxy's configuration as it is started: Ray's, with our edits, accepted by the binary that Ray brings."""
+"""HAProxy's configuration is Ray's with our edits, and Ray's binary accepts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rays_config(tmp_path: Path, host: str) -> str:
-    """What Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
+    """Return what Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
     folder = tmp_path / "ray"
     folder.mkdir()
     config = rays.HAProxyConfig(
@@ -50,7 +50,7 @@ def lines(config: str) -> list[str]:
     return [line.strip() for line in config.splitlines() if line.strip() and not line.strip().startswith("#")]
 
 
-def test_the_binary_that_ray_brings_accepts_the_edited_configuration(rays_config: str, tmp_path: Path) -> None:
+def test_rays_binary_accepts_the_edited_configuration(rays_config: str, tmp_path: Path) -> None:
     path = tmp_path / "haproxy.cfg"
     path.write_text(edited(rays_config))
     checked = subprocess.run([get_haproxy_binary(), "-c", "-f", str(path)], capture_output=True, text=True, check=False)
@@ -58,9 +58,7 @@ def test_the_binary_that_ray_brings_accepts_the_edited_configuration(rays_config
     assert "ALERT" not in checked.stderr
 
 
-def test_only_the_front_door_listens_where_it_is_told_to_and_nothing_else_beyond_this_node(
-    rays_config: str, host: str
-) -> None:
+def test_only_the_front_end_listens_beyond_this_node(rays_config: str, host: str) -> None:
     door = {"127.0.0.1": "bind 127.0.0.1:8000", "0.0.0.0": "bind *:8000"}[host]
     before, after = (
         [line for line in lines(config) if line.startswith("bind ")] for config in (rays_config, edited(rays_config))
@@ -69,12 +67,12 @@ def test_only_the_front_door_listens_where_it_is_told_to_and_nothing_else_beyond
     assert after == ["bind 127.0.0.1:9101", door, "bind 127.0.0.1:8404"]
 
 
-def test_only_its_own_user_may_command_haproxy(rays_config: str) -> None:
+def test_only_its_own_user_may_control_haproxy(rays_config: str) -> None:
     (socket,) = [line for line in lines(edited(rays_config)) if line.startswith("stats socket")]
     assert "mode 600 level admin" in socket
 
 
-def test_no_byte_passes_unseen_and_no_request_stands_still(rays_config: str) -> None:
+def test_haproxy_sees_every_byte_and_limits_slow_requests(rays_config: str) -> None:
     now = lines(edited(rays_config))
     assert not [line for line in now if "splice" in line]
     assert "option abortonclose" in now
@@ -90,7 +88,7 @@ def test_haproxys_own_answers_are_errors_in_json(rays_config: str, status: int, 
     assert f'\\"retryable\\": {str(again).lower()}' in answer
 
 
-def test_a_line_that_ray_does_not_write_any_more_is_an_error_that_names_it(rays_config: str) -> None:
+def test_a_line_that_ray_no_longer_writes_is_an_error_that_names_it(rays_config: str) -> None:
     with pytest.raises(ValueError, match=r"no line .*splice.* any more"):
         edited(rays_config.replace("option splice", "option slice"))
 
@@ -110,7 +108,7 @@ def test_started_as_the_binary_it_edits_the_file_and_becomes_haproxy(
     assert path.read_text() == edited(rays_config)
 
 
-def test_http_1_0_and_upgrades_are_right_since_uvicorn_finds_no_httptools() -> None:
+def test_uvicorn_finds_no_httptools_which_breaks_http_1_0_and_upgrades() -> None:
     # With httptools HTTP/1.0 clients get chunks, and a request that offers h2c loses its body (uvicorn 0.54).
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
     from uvicorn.protocols.http.h11_impl import H11Protocol

@@ -44,7 +44,7 @@ def test_the_local_profile_drafts_with_n_grams_on_two_tiers_and_with_a_model_on_
     assert methods == {"eco": "ngram", "balanced": "ngram", "performance": "draft_model", "ultra": None}
 
 
-def test_the_gpu_profile_has_the_designs_hardware_and_scales_from_zero() -> None:
+def test_the_gpu_profile_has_four_gpu_types_and_scales_from_zero() -> None:
     profile = load_profile("gpu")
     hardware = {name: (tier.gpu, tier.gpus) for name, tier in profile.tiers.items()}
     assert hardware == {
@@ -56,7 +56,7 @@ def test_the_gpu_profile_has_the_designs_hardware_and_scales_from_zero() -> None
     assert {tier.replicas.min for tier in profile.tiers.values()} == {0}
 
 
-def test_the_gpu_profile_has_the_designs_power_ranges_and_fallback_chains() -> None:
+def test_the_gpu_profile_has_the_power_ranges_and_fallback_chains() -> None:
     tiers = load_profile("gpu").tiers
     assert [tier.power for tier in tiers.values()] == [(0, 25), (26, 50), (51, 80), (81, 100)]
     methods = {
@@ -71,7 +71,7 @@ def test_the_gpu_profile_has_the_designs_power_ranges_and_fallback_chains() -> N
     }
 
 
-def test_every_chain_ends_without_speculation_on_weights_that_need_no_large_download() -> None:
+def test_every_chain_ends_without_speculation_and_without_large_weights() -> None:
     profile = load_profile("gpu")
     for tier in profile.tiers.values():
         last = tier.chain[-1]
@@ -96,7 +96,7 @@ def test_mappings_merge_key_by_key_and_everything_else_is_replaced() -> None:
     }
 
 
-def test_a_mapping_replaces_what_is_none_and_a_value_replaces_a_mapping() -> None:
+def test_a_mapping_replaces_none_and_a_value_replaces_a_mapping() -> None:
     assert merge({"a": None, "b": {"x": 1}}, {"a": {"x": 1}, "b": 3}) == {"a": {"x": 1}, "b": 3}
 
 
@@ -115,7 +115,7 @@ def test_merging_nothing_or_itself_changes_nothing(mapping: dict[str, Any]) -> N
 
 
 @given(MAPPINGS, MAPPINGS)
-def test_every_key_of_both_sides_is_there_and_the_upper_side_wins(base: dict[str, Any], over: dict[str, Any]) -> None:
+def test_every_key_of_both_sides_is_kept_and_the_override_wins(base: dict[str, Any], over: dict[str, Any]) -> None:
     merged = merge(base, over)
     assert set(merged) == set(base) | set(over)
     for key, value in over.items():
@@ -134,7 +134,7 @@ def test_an_unknown_profile_names_what_is_allowed(name: str) -> None:
     ("content", "said"),
     [("a: [1", "is not YAML"), ("- 1", "got list, must be a mapping"), ("", "got NoneType, must be a mapping")],
 )
-def test_a_file_that_is_no_mapping_is_named(content: str, said: str, tmp_path: Path) -> None:
+def test_a_file_without_a_mapping_is_named(content: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError) as error:

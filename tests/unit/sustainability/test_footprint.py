@@ -34,7 +34,7 @@ def test_no_time_costs_nothing() -> None:
 
 
 @given(watts, prices, times, times)
-def test_footprints_of_two_spans_add_up_to_that_of_both(power: float, price: float, first: float, then: float) -> None:
+def test_footprints_of_two_times_add_up(power: float, price: float, first: float, then: float) -> None:
     parts = zip(
         astuple(footprint(power, price, first, FACTORS)), astuple(footprint(power, price, then, FACTORS)), strict=True
     )
@@ -61,7 +61,7 @@ def test_an_impossible_number_is_refused_by_its_argument_name(name: str, bad: fl
         footprint(**arguments, factors=FACTORS)
 
 
-def test_baseline_time_is_first_token_plus_the_paced_rest() -> None:
+def test_baseline_time_is_the_first_token_plus_the_rest_at_its_rate() -> None:
     assert baseline_seconds(ttft_s=0.2, tokens_per_s=50, completion_tokens=101) == pytest.approx(2.2)  # 0.2 + 100/50
 
 

@@ -44,5 +44,5 @@ def test_percent_is_at_most_a_hundred(actual: Footprint, baseline: Footprint) ->
 
 
 @given(footprints)
-def test_an_answer_as_dear_as_the_baseline_saves_nothing(actual: Footprint) -> None:
+def test_an_answer_as_costly_as_the_baseline_saves_nothing(actual: Footprint) -> None:
     assert astuple(savings(actual, actual)) == (0, 0, 0, 0, 0)

@@ -71,7 +71,7 @@ async def test_requests_carry_the_prompt_and_the_given_fields(serve: Serve, chun
         ([], "HTTP 0"),
     ],
 )
-async def test_what_is_not_a_whole_answer_is_an_error_with_its_reason(
+async def test_an_incomplete_answer_is_an_error_with_its_reason(
     writes: list[bytes], expected: str, serve: Serve
 ) -> None:
     async with serve(writes) as server:
@@ -80,14 +80,14 @@ async def test_what_is_not_a_whole_answer_is_an_error_with_its_reason(
     assert expected in errors[0]
 
 
-async def test_a_server_that_never_ends_runs_into_the_timeout(serve: Serve, chunked: Chunked) -> None:
+async def test_an_answer_that_never_ends_times_out(serve: Serve, chunked: Chunked) -> None:
     async with serve(chunked(*ANSWER), 30.0) as server:
         request = Request(port=server.port, path="/", body={}, timeout_s=0.1)
         outcome = await fetch(request, EventReader("inference"))
     assert outcome.error == "no end after 0.1 s"
 
 
-async def test_a_port_where_nobody_listens_is_an_error() -> None:
+async def test_a_closed_port_is_an_error() -> None:
     outcome = await fetch(Request(port=free_port(), path="/", body={}), EventReader("inference"))
     assert outcome.error is not None
     assert outcome.error.startswith("cannot connect")

@@ -15,14 +15,14 @@ def _feed(decoder: ResponseDecoder, data: bytes, cuts: list[int]) -> bytes:
 
 
 @given(st.lists(st.integers(0, len(CHUNKED)), max_size=12))
-def test_chunked_body_is_the_same_however_the_reads_are_cut(cuts: list[int]) -> None:
+def test_a_chunked_body_does_not_depend_on_the_reads(cuts: list[int]) -> None:
     decoder = ResponseDecoder()
     assert _feed(decoder, CHUNKED, cuts) == b"hello, world"
     assert (decoder.status, decoder.done) == (200, True)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.lists(st.integers(0, 600), max_size=12))
-def test_any_chunks_come_back_whole(chunks: list[bytes], cuts: list[int]) -> None:
+def test_any_chunks_are_joined(chunks: list[bytes], cuts: list[int]) -> None:
     body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
     data = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
     decoder = ResponseDecoder()
@@ -36,7 +36,7 @@ def test_a_body_with_a_length_ends_at_that_length() -> None:
     assert (decoder.status, decoder.done) == (503, True)
 
 
-def test_a_body_without_length_or_chunks_goes_on_until_the_connection_closes() -> None:
+def test_a_body_without_length_or_chunks_lasts_until_the_connection_closes() -> None:
     decoder = ResponseDecoder()
     assert decoder.feed(b"HTTP/1.1 200 OK\r\n\r\nab") + decoder.feed(b"cd") == b"abcd"
     assert not decoder.done
@@ -50,6 +50,6 @@ def test_a_body_without_length_or_chunks_goes_on_until_the_connection_closes() -
         (b"HTTP/1.1 200 OK\r\n" + b"x" * 70_000, "does not end"),
     ],
 )
-def test_what_is_not_http_is_an_error(data: bytes, message: str) -> None:
+def test_other_bytes_than_http_are_an_error(data: bytes, message: str) -> None:
     with pytest.raises(HttpError, match=message):
         ResponseDecoder().feed(data)

@@ -32,13 +32,13 @@ def test_engine_arguments_become_flags() -> None:
     ]
 
 
-def test_a_step_that_speculates_is_refused() -> None:
+def test_an_entry_that_speculates_is_refused() -> None:
     step = STEP.model_copy(update={"speculation": Speculation(method="ngram", k_max=5)})
     with pytest.raises(ValueError, match="speculates"):
         vllm_arguments(step)
 
 
-def test_bare_vllm_listens_on_loopback_with_the_steps_arguments() -> None:
+def test_bare_vllm_listens_on_loopback_with_the_entrys_arguments() -> None:
     server = bare_vllm(STEP, Path("/models/m"), {"LD_PRELOAD": "x"})
     assert server.command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     assert server.command[server.command.index("--host") + 1] == "127.0.0.1"
@@ -46,7 +46,7 @@ def test_bare_vllm_listens_on_loopback_with_the_steps_arguments() -> None:
     assert server.env == {"LD_PRELOAD": "x"}
 
 
-def test_the_generated_config_keeps_what_the_shipped_one_says_otherwise() -> None:
+def test_the_generated_config_keeps_the_rest_of_the_shipped_one() -> None:
     shipped = {
         "http_options": {"host": "0.0.0.0", "port": 8000, "request_timeout_s": 9},
         "applications": [{"name": "a", "import_path": "x:build", "args": {"profile": "auto", "relay": {"a": 1}}}],
@@ -68,7 +68,7 @@ def _http_server(port: int, folder: Path) -> Server:
     return Server(name="files", command=command, port=port, ready_path="/ready.json")
 
 
-def test_a_server_is_waited_for_and_stopped(tmp_path: Path) -> None:
+def test_a_server_starts_and_stops(tmp_path: Path) -> None:
     (tmp_path / "ready.json").write_text(json.dumps({"ok": True}))
     server = _http_server(free_port(), tmp_path)
     with running(server, timeout_s=30):
@@ -84,7 +84,7 @@ def test_a_server_that_is_never_ready_is_an_error_and_stopped(tmp_path: Path) ->
     assert get_status(server.port, "/") == 0
 
 
-def test_a_server_that_ends_at_once_is_an_error_with_its_last_words() -> None:
+def test_a_server_that_ends_at_once_is_an_error_with_its_last_output() -> None:
     command = [sys.executable, "-c", "raise SystemExit('no weights')"]
     server = Server(name="broken", command=command, port=free_port(), ready_path="/")
     with pytest.raises(ServerError, match=r"broken ended before it was ready:\nno weights"), running(server):

@@ -38,13 +38,13 @@ cuts = st.lists(st.integers(0, 10_000), max_size=20)
 
 
 @given(cuts)
-def test_markers_cut_by_the_edge_of_a_read_count_once(edges: list[int]) -> None:
+def test_markers_cut_by_two_reads_count_once(edges: list[int]) -> None:
     counter = MarkerCounter(TOKEN_MARKER)
     assert sum(counter.feed(piece) for piece in _pieces(BODY, edges)) == 2
 
 
 @given(cuts)
-def test_events_cut_by_the_edge_of_a_read_come_out_whole(edges: list[int]) -> None:
+def test_events_cut_by_two_reads_are_joined(edges: list[int]) -> None:
     splitter = EventSplitter()
     kinds = [json.loads(payload)["type"] for piece in _pieces(BODY, edges) for payload in splitter.feed(piece)]
     assert kinds == ["config", "token", "token", "metrics", "done"]
@@ -65,7 +65,7 @@ def test_a_counting_reader_reports_an_error_event() -> None:
     assert (reader.ended, reader.error) == (True, "error event")
 
 
-def test_an_event_reader_times_the_first_text_not_the_first_token_without_any() -> None:
+def test_an_event_reader_times_the_first_token_with_text() -> None:
     reader = EventReader("inference")
     for moment, event in enumerate(
         [_event("config"), _event("token", text=""), _event("token", text="a"), _event("metrics", completion_tokens=2)]
@@ -91,7 +91,7 @@ def test_an_event_reader_reads_openai_chunks_with_role_usage_and_end() -> None:
     assert (reader.text, reader.completion_tokens, reader.ended, reader.error) == ("two tokens", 2, True, None)
 
 
-def test_an_event_reader_keeps_what_went_wrong() -> None:
+def test_an_event_reader_keeps_the_error() -> None:
     ours, openai = EventReader("inference"), EventReader("openai")
     ours.feed(_event("error", code="timeout", message="too slow"), 0.0)
     openai.feed(b'data: {"error": {"message": "no such model"}}\n\n', 0.0)
@@ -100,6 +100,6 @@ def test_an_event_reader_keeps_what_went_wrong() -> None:
     assert "no such model" in openai.error
 
 
-def test_added_gaps_are_what_the_engines_own_pace_does_not_explain() -> None:
+def test_added_gaps_exclude_the_engines_own_gap() -> None:
     arrivals = [(1.0, 1), (1.025, 1), (1.045, 2)]  # 25 ms, 20 ms, then one in the same read
     assert added_gaps_s(arrivals, expected_gap_s=0.02) == pytest.approx([0.005, 0.0, -0.02])

@@ -1,4 +1,4 @@
-"""A benchmark that lacks a module says so before it measures anything, and in words."""
+"""A benchmark reports a missing module before it measures anything."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ OURS = {"router", "sustainability", "cluster", "serve_app"}
 
 
 def listed(name: str) -> set[str]:
-    """Packages of a requirements file, as modules."""
+    """Return the packages of a requirements file, as modules."""
     lines = (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()
     return {line.partition("==")[0].replace("-", "_").lower() for line in lines if "==" in line}
 
 
 def source(module: str) -> Path:
-    """The file of a module of bench/."""
+    """Return the file of a module of bench/."""
     return (ROOT / "bench" / module.replace(".", "/")).with_suffix(".py")
 
 
 def needs(module: str, seen: set[str]) -> set[str]:
-    """Packages that only `make install-dev` installs and that a module of bench/, or one that it imports, imports."""
+    """Return the packages that only `make install-dev` installs and that a module of bench/ needs."""
     found = set[str]()
     seen.add(module)
     for name in imports(source(module)):
@@ -49,12 +49,12 @@ def test_the_benchmarks_are_found() -> None:
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_what_a_benchmark_imports_and_make_serve_does_not_install_is_what_it_checks_first(benchmark: str) -> None:
+def test_a_benchmark_checks_all_modules_that_make_serve_does_not_install(benchmark: str) -> None:
     assert set(NEEDS.get(f"bench.{benchmark}", ())) == needs(benchmark, set())
 
 
 @pytest.mark.parametrize("module", sorted(NEEDS))
-def test_without_it_the_benchmark_ends_at_once_and_says_what_to_run(
+def test_with_a_missing_module_the_benchmark_ends_at_once_and_says_what_to_run(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bench.reporting.options.find_spec", lambda name: None)
@@ -65,5 +65,5 @@ def test_without_it_the_benchmark_ends_at_once_and_says_what_to_run(
     assert capsys.readouterr().err == f"python -m {module} needs matplotlib, which `make install-dev` installs\n"
 
 
-def test_where_nothing_is_missing_it_begins() -> None:
+def test_with_all_modules_the_benchmark_starts() -> None:
     assert parser("bench.speculation", None, "less").parse_args(["--quick"]).quick is True

@@ -19,7 +19,7 @@ def test_a_table_has_a_heading_a_rule_and_aligned_rows() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"), [(31_234.5, "31,234"), (12.345, "12.35"), (0.01234, "0.0123"), (-2.5, "-2.50"), (0.0, "0")]
 )
-def test_numbers_are_shown_with_the_digits_they_deserve(value: float, shown: str) -> None:
+def test_numbers_are_shown_with_few_digits(value: float, shown: str) -> None:
     assert f"| {shown}" in markdown_table([{"x": value}]).splitlines()[2]
 
 
@@ -42,7 +42,7 @@ def test_json_holds_the_results_and_their_provenance(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"tokens_per_s": 3.0, "provenance": {"git": "abc"}}
 
 
-def test_a_report_says_on_what_it_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_names_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     print_report("Title", [{"a": 1}], provenance())
     shown = capsys.readouterr().out
     assert "## Title" in shown

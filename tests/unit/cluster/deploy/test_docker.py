@@ -1,4 +1,4 @@
-"""The Dockerfile: built nowhere here (no Docker daemon at hand), but it must install what the Makefile installs."""
+"""The Dockerfile. There is no Docker daemon here to build it, but it must install what the Makefile installs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_the_image_has_every_package_and_a_python_that_the_project_allows() -> N
     assert project["project"]["requires-python"] == ">=3.11,<3.13"
 
 
-def test_what_git_ignores_stays_out_of_the_builds_context() -> None:
+def test_files_that_git_ignores_stay_out_of_the_build_context() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert {".git", ".venv", "models"} <= set(ignored)

@@ -1,4 +1,4 @@
-"""The manifests for KubeRay: Kubernetes' schemas take them, Ray reads the nodes out of them that the tiers need."""
+"""The manifests for KubeRay: Kubernetes' schemas accept them, and Ray reads from them the nodes that the tiers need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CRD = ROOT.parent / "shared/data/ray.io_rayservices.yaml"
 
 
 def closed(schema: Any) -> Any:
-    """A CRD's schema with unknown fields as errors, where Kubernetes would drop them without a word."""
+    """Return a CRD's schema that refuses unknown fields, which Kubernetes would drop silently."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -88,7 +88,7 @@ def test_the_ray_service_fits_kuberays_schema_without_unknown_fields(crd: Any) -
         ),
     ],
 )
-def test_the_schema_would_tell(crd: Any, change: Any, said: str) -> None:
+def test_the_schema_finds_wrong_fields(crd: Any, change: Any, said: str) -> None:
     wrong = document(SERVICE)
     change(wrong["spec"])
     assert any(said in problem for problem in problems(crd, wrong))
@@ -104,14 +104,14 @@ def test_the_seeding_job_and_the_claim_fit_the_pod_and_volume_schemas_inside_kub
 
 
 def node_types() -> dict[str, Any]:
-    """Node types as Ray's autoscaler reads them out of the RayCluster."""
+    """Return the node types that Ray's autoscaler reads from the RayCluster."""
     ray_cluster = {"metadata": {"name": "power-lever", "namespace": "default"}, "spec": cluster()}
     found: dict[str, Any] = _derive_autoscaling_config_from_ray_cr(ray_cluster)["available_node_types"]
     return found
 
 
 @pytest.mark.parametrize("name", ["eco", "balanced", "performance", "ultra"])
-def test_rays_autoscaler_would_add_pods_of_the_tiers_gpu_for_as_many_replicas_as_it_may_have(name: Any) -> None:
+def test_rays_autoscaler_would_add_pods_for_all_replicas_of_a_tier(name: Any) -> None:
     tier = gpu_tiers()[name]
     added, unplaced = nodes_added(node_types(), "headgroup", 100, [demand_of(tier)] * tier.replicas.max)
     assert unplaced == []
@@ -122,7 +122,7 @@ def test_rays_autoscaler_would_add_pods_of_the_tiers_gpu_for_as_many_replicas_as
     assert groups()[group]["minReplicas"] == tier.replicas.min
 
 
-def test_only_what_needs_no_gpu_is_always_there() -> None:
+def test_only_pods_without_a_gpu_always_run() -> None:
     types = node_types()
     assert types["headgroup"]["resources"]["CPU"] == 0
     assert {name for name, group in types.items() if group["min_workers"]} == {"ingress"}
@@ -166,7 +166,7 @@ def test_all_nodes_and_the_seeding_job_run_one_image() -> None:
     assert images == {job["spec"]["template"]["spec"]["containers"][0]["image"]} == {"power-lever:gpu"}
 
 
-def test_a_pod_that_must_go_has_the_time_to_finish_the_longest_streams() -> None:
+def test_a_pod_that_stops_has_time_to_finish_the_longest_streams() -> None:
     longest_drain_s = max(tier.drain_s for tier in gpu_tiers().values())
     longest_start_s = max(tier.cold_start_s for tier in gpu_tiers().values())
     for name, pod in pods():
@@ -177,7 +177,7 @@ def test_a_pod_that_must_go_has_the_time_to_finish_the_longest_streams() -> None
             assert pod["terminationGracePeriodSeconds"] > drain_s
 
 
-def test_an_upgrade_leaves_the_old_cluster_for_as_long_as_a_request_may_take() -> None:
+def test_an_upgrade_keeps_the_old_cluster_for_as_long_as_a_request_may_take() -> None:
     assert spec()["upgradeStrategy"] == {"type": "NewCluster"}
     assert spec()["rayClusterDeletionDelaySeconds"] >= Limits().request_timeout_s
 

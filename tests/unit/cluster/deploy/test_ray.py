@@ -1,4 +1,4 @@
-"""The files for `ray up`: Ray takes them, their commands do what they say, and their nodes fit the tiers."""
+"""The files for `ray up`: Ray accepts them, their commands do what they say, and their nodes fit the tiers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_rays_local_provider_still_refuses_node_types() -> None:
 
 
 @pytest.mark.parametrize("name", ["eco", "balanced", "performance", "ultra"])
-def test_rays_autoscaler_would_add_aws_machines_of_the_tiers_gpu_for_as_many_replicas_as_it_may_have(name: Any) -> None:
+def test_rays_autoscaler_would_add_aws_machines_for_all_replicas_of_a_tier(name: Any) -> None:
     tier = gpu_tiers()[name]
     aws = prepare_config(document(AWS))
     node_types = aws["available_node_types"]
@@ -61,7 +61,7 @@ def test_rays_autoscaler_would_add_aws_machines_of_the_tiers_gpu_for_as_many_rep
     assert node_types[node_type]["min_workers"] == 0
 
 
-def test_all_tiers_fit_aws_at_once_and_what_needs_no_gpu_stays_on_the_head() -> None:
+def test_all_tiers_fit_on_aws_at_once_and_cpu_only_actors_stay_on_the_head() -> None:
     aws = prepare_config(document(AWS))
     demands = [demand_of(tier) for tier in gpu_tiers().values() for _ in range(tier.replicas.max)]
     added, unplaced = nodes_added(aws["available_node_types"], aws["head_node_type"], aws["max_workers"], demands)
@@ -78,18 +78,18 @@ def test_gpu_types_are_those_that_ray_knows() -> None:
 
 
 def code_mounts(path: str) -> dict[str, str]:
-    """What is synced under ~/power-lever."""
+    """Return what is synced under ~/power-lever."""
     return {there: here for there, here in document(path)["file_mounts"].items() if there != TOKEN}
 
 
 @BOTH
-def test_all_nodes_have_the_token_of_the_machine_that_started_them(path: str) -> None:
+def test_all_nodes_get_the_token_of_the_machine_that_started_them(path: str) -> None:
     assert document(path)["file_mounts"][TOKEN] == TOKEN
     assert Path(TOKEN).expanduser() == _get_default_token_path()
 
 
 @BOTH
-def test_the_code_that_is_synced_is_all_that_an_installation_needs(path: str) -> None:
+def test_the_synced_code_is_complete(path: str) -> None:
     mounts = code_mounts(path)
     assert {remote.removeprefix("~/power-lever/") for remote in mounts} == set(mounts.values())
     assert set(mounts.values()) == rooms() | {
@@ -108,7 +108,7 @@ STARTED_WITH = {"MODELS_DIR": "/mnt/models", "RAY_AUTH_MODE": "token"}
 
 
 def run_with_fake_ray(command: str, home: Path, gpus: str) -> list[str]:
-    """Run a start command of a node on which `ray` only tells how it was called; returns what it told."""
+    """Run a node's start command with a fake `ray`; return how it was called."""
     lever, binaries = home / "power-lever", home / "power-lever/.venv/bin"
     (lever / "cluster").mkdir(parents=True)
     binaries.mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_ray_is_started_with_the_environment_of_serve_env_the_models_folder_and_
         ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)", []),
     ],
 )
-def test_an_own_machine_with_a_big_a100_says_so_since_ray_does_not(gpus: str, told: list[str], tmp_path: Path) -> None:
+def test_an_own_machine_with_an_80_gb_a100_names_it(gpus: str, told: list[str], tmp_path: Path) -> None:
     command = document(OWN)["worker_start_ray_commands"][-1]
     assert [line for line in run_with_fake_ray(command, tmp_path, gpus) if "resources" in line] == told
 

@@ -18,14 +18,14 @@ PATH = "cluster/deploy/sky/cluster.yaml"
 RAY_NAMES = {"A100-80GB": "A100-80G"}  # of what SkyPilot calls otherwise
 
 
-def test_there_is_a_launch_for_each_tiers_gpu_with_enough_of_them_for_a_replica() -> None:
+def test_there_is_a_launch_for_each_tiers_gpu_with_enough_gpus_for_a_replica() -> None:
     launches = re.findall(r"--gpus (\S+):(\d+)", (ROOT / PATH).read_text(encoding="utf-8"))
     gpus = {RAY_NAMES.get(name, name): int(count) for name, count in launches}
     for tier in gpu_tiers().values():
         assert gpus[str(tier.gpu)] >= tier.gpus
 
 
-def test_a_machine_is_a_spot_machine_and_goes_when_its_job_ends() -> None:
+def test_a_machine_is_a_spot_machine_and_is_terminated_after_its_job() -> None:
     resources = document(PATH)["resources"]
     assert resources["use_spot"] is True
     assert resources["autostop"] == {"idle_minutes": 1, "down": True}
@@ -42,7 +42,7 @@ print(json.dumps({"name": task.name, "spot": resources.use_spot, "cloud": str(re
 
 
 def parsed(text: str, tmp_path: Path, **envs: str) -> subprocess.CompletedProcess[str]:
-    """What SkyPilot makes of a task, as JSON."""
+    """Return how SkyPilot parses a task, as JSON."""
     return subprocess.run(
         [SKYPILOT, "-c", PARSE, json.dumps(list(envs.items()))],
         input=text,
@@ -56,7 +56,7 @@ def parsed(text: str, tmp_path: Path, **envs: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.skipif(not SKYPILOT.exists(), reason="`make install-dev` installs SkyPilot, nothing else does")
-def test_skypilot_takes_the_task_once_it_is_given_a_bucket(tmp_path: Path) -> None:
+def test_skypilot_accepts_the_task_with_a_bucket(tmp_path: Path) -> None:
     text = (ROOT / PATH).read_text(encoding="utf-8")
     done = parsed(text, tmp_path, MODELS_BUCKET="models")
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_skypilot_takes_the_task_once_it_is_given_a_bucket(tmp_path: Path) -> No
 
 
 def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> list[str]:
-    """Run the task's `run` with commands that only tell how they were called; returns what they told."""
+    """Run the task's `run` with fake commands; return how they were called."""
     binaries, told = home / ".venv/bin", home / "told"
     binaries.mkdir(parents=True)
     (home / "cluster").mkdir()
@@ -112,7 +112,7 @@ HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 
 
 def environment(home: Path) -> list[str]:
-    """What Ray is started with."""
+    """Return the environment that Ray is started in."""
     own = {
         HAPROXY: str(home / ".venv/bin/power-lever-haproxy"),
         "MODELS_DIR": "/mnt/models",
@@ -136,7 +136,7 @@ def test_the_head_starts_ray_and_serves(tmp_path: Path) -> None:
         ("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)", ' --resources={"accelerator_type:A100-80G":1}'),
     ],
 )
-def test_a_gpu_node_joins_stays_while_it_has_replicas_and_drains_after_ten_idle_minutes(
+def test_a_gpu_node_joins_and_drains_after_ten_minutes_without_a_replica(
     gpus: str, resources: str, tmp_path: Path
 ) -> None:
     told = run_node(tmp_path, head="10.0.0.10", busy_minutes=3, gpus=gpus)

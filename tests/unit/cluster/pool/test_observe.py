@@ -40,38 +40,38 @@ def test_a_running_replica_makes_a_tier_warm_and_shows_its_entry_and_load() -> N
     assert (state.engine_running, state.engine_waiting) == (7, 1)
 
 
-def test_a_replica_that_has_not_spoken_is_pending_and_one_that_loads_is_starting() -> None:
+def test_a_silent_replica_is_pending_and_a_loading_one_is_starting() -> None:
     state = eco(TierDeployment(starting=3), loading())
     assert (state.starting, state.pending) == (1, 2)
     assert not state.warm
     assert state.reason == "loading entry small-ngram"
 
 
-def test_a_wanted_replica_without_a_place_is_told() -> None:
+def test_the_reason_names_a_replica_without_a_place() -> None:
     state = eco(TierDeployment(starting=1))
     assert (state.starting, state.pending) == (0, 1)
     assert state.reason == "waiting for a replica to be placed"
 
 
-def test_more_reports_of_loading_than_serve_knows_of_do_not_make_pending_negative() -> None:
+def test_pending_is_never_negative() -> None:
     state = eco(TierDeployment(starting=1), loading(), loading(replica="b"))
     assert (state.starting, state.pending) == (1, 0)
 
 
-def test_steps_that_failed_are_told_while_the_next_one_loads() -> None:
+def test_failed_entries_are_shown_while_the_next_one_loads() -> None:
     state = eco(TierDeployment(starting=1), loading("small-alone", FAILURES))
     assert state.entry_failures == FAILURES
     assert state.reason == "entry small-ngram failed: no memory; loading entry small-alone"
 
 
-def test_a_tier_that_fell_back_keeps_the_reason_while_it_runs() -> None:
+def test_a_tier_after_an_engine_fallback_keeps_the_reason_while_it_runs() -> None:
     fallen = ReplicaReport("eco", "a", "running", "small-alone", FAILURES)
     state = eco(TierDeployment(running=1), fallen)
     assert (state.active_entry, state.entry_failures) == ("small-alone", FAILURES)
     assert state.reason == "entry small-ngram failed: no memory"
 
 
-def test_a_tier_of_which_no_step_works_is_failed_with_all_the_reasons() -> None:
+def test_a_tier_without_a_working_entry_is_failed_with_all_reasons() -> None:
     failures = (*FAILURES, ("small-alone", "weights missing"))
     state = eco(TierDeployment(failed=True, message="3 retries"), ReplicaReport("eco", "a", "failed", None, failures))
     assert state.failed
@@ -81,21 +81,21 @@ def test_a_tier_of_which_no_step_works_is_failed_with_all_the_reasons() -> None:
 FAILED = ReplicaReport("eco", "a", "failed", None, FAILURES)
 
 
-def test_a_tier_that_serve_stopped_trying_and_calls_unhealthy_is_failed() -> None:
+def test_a_tier_that_serve_no_longer_starts_is_failed() -> None:
     state = eco(TierDeployment(unhealthy=True), FAILED)
     assert (state.failed, state.reason) == (True, "entry small-ngram failed: no memory")
 
 
-def test_an_unhealthy_tier_that_is_being_started_again_has_not_given_up() -> None:
+def test_an_unhealthy_tier_that_starts_again_is_not_failed() -> None:
     assert not eco(TierDeployment(unhealthy=True, starting=1), FAILED).failed
 
 
-def test_a_replica_that_died_after_it_ran_is_no_reason_to_give_up() -> None:
+def test_a_tier_whose_running_replica_died_is_not_failed() -> None:
     state = eco(TierDeployment(unhealthy=True), running())
     assert (state.failed, state.reason) == (False, "scaled to zero")
 
 
-def test_a_tier_that_failed_without_a_report_gives_serves_message() -> None:
+def test_a_tier_that_failed_without_a_report_shows_serves_message() -> None:
     state = eco(TierDeployment(failed=True, message="the node has no such file"))
     assert (state.failed, state.reason) == (True, "the node has no such file")
 
@@ -104,26 +104,26 @@ def test_a_tier_with_a_running_replica_is_not_failed() -> None:
     assert not eco(TierDeployment(running=1, failed=True), running()).failed
 
 
-def test_a_report_that_outlived_its_replica_does_not_make_a_tier_look_active() -> None:
+def test_the_report_of_a_gone_replica_does_not_make_a_tier_active() -> None:
     state = eco(TierDeployment(), running())
     assert (state.warm, state.active_entry) == (False, None)
     assert state.reason == "scaled to zero"
 
 
-def test_what_runs_speaks_before_what_loads_and_what_failed() -> None:
+def test_running_replicas_count_before_loading_and_failed_ones() -> None:
     failed = ReplicaReport("eco", "c", "failed", None, (("small-alone", "old"),))
     state = eco(TierDeployment(running=1, starting=1), running(), loading(failures=FAILURES, replica="b"), failed)
     assert (state.entry_failures, state.active_entry) == ((), "small-ngram")
 
 
-def test_a_report_of_one_tier_says_nothing_of_another() -> None:
+def test_a_report_changes_only_its_own_tier() -> None:
     observation = observe(small_profile(), {"eco": TierDeployment(running=1)}, [running()], {})
     assert not observation.tier("balanced").warm
     assert observation.tier("balanced").active_entry is None
 
 
 @pytest.mark.parametrize(("measured_s", "estimate_s"), [(None, 90), (12.5, 12.5)])
-def test_the_cold_start_estimate_is_the_profiles_until_one_was_measured(
+def test_the_cold_start_estimate_is_the_profiles_until_one_is_measured(
     measured_s: float | None, estimate_s: float
 ) -> None:
     assert eco(TierDeployment(), measured_s=measured_s).cold_start_s == estimate_s
@@ -191,7 +191,7 @@ def test_a_replica_that_waits_for_a_node_says_what_is_being_added() -> None:
     assert state.reason == "waiting for a node with 1 L4 GPU; being added: 1 x g6"
 
 
-def test_a_tier_that_runs_is_not_failed_when_its_last_node_is_about_to_go() -> None:
+def test_a_running_tier_is_not_failed_when_its_last_node_drains() -> None:
     state = of_gpus(ClusterGpus(), TierDeployment(running=1))
     assert (state.failed, state.reason) == (False, None)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.speculation import drift
-from serve_app.speculation.drift import Drift, DriftReason, DriftWatch, Window
+from serve_app.speculation.drift import Drift, DriftWatch, Window
 
 MIN_FALL = 0.1
 
@@ -30,29 +30,29 @@ def test_z_is_that_of_the_two_proportion_test_with_runs_for_trials() -> None:
     # p = 0.55, 1,000 / 8 = 125 trials in each: z = -0.1 / sqrt(0.55 * 0.45 * 2 / 125).
     seen = compare(window(1000, 0.5), window(1000, 0.6))
     assert seen.z == pytest.approx(-1.589, abs=0.001)
-    assert (seen.alert, seen.reason) == (False, DriftReason.STEADY)
+    assert not seen.alert
 
 
 def test_a_certain_and_large_fall_is_an_alarm() -> None:
     seen = compare(window(5000, 0.4), window(50_000, 0.6))
     assert (seen.recent, seen.reference) == pytest.approx((0.4, 0.6))
-    assert (seen.alert, seen.reason) == (True, DriftReason.FELL)
+    assert seen.alert
 
 
 def test_a_certain_but_small_fall_is_none() -> None:
     seen = compare(window(50_000, 0.55), window(500_000, 0.6))
     assert seen.z < -4
-    assert (seen.alert, seen.reason) == (False, DriftReason.SMALL)
+    assert not seen.alert
 
 
 def test_a_rise_is_none() -> None:
-    assert compare(window(5000, 0.9), window(50_000, 0.3)).reason is DriftReason.STEADY
+    assert not compare(window(5000, 0.9), window(50_000, 0.3)).alert
 
 
 @pytest.mark.parametrize(("recent", "reference"), [(499, 10_000), (10_000, 499), (0, 0)])
 def test_a_small_sample_never_alarms(recent: float, reference: float) -> None:
     seen = compare(window(recent, 0.0), window(reference, 1.0))
-    assert (seen.z, seen.alert, seen.reason) == (0.0, False, DriftReason.TOO_FEW)
+    assert (seen.z, seen.alert) == (0.0, False)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -79,7 +79,7 @@ def test_a_draft_that_stops_fitting_is_noticed_within_the_recent_memory() -> Non
         return watch
 
     before = steps(DriftWatch(), 0.7, 5000)
-    assert compared(before).reason is DriftReason.STEADY
+    assert not compared(before).alert
     assert compared(steps(before, 0.3, 500)).alert
 
 
@@ -98,4 +98,3 @@ def test_the_windows_share_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_alarm_is_always_a_fall(recent: float, reference: float, drafted: float, earlier: float) -> None:
     seen = compare(window(drafted, recent), window(earlier, reference))
     assert not seen.alert or seen.reference - seen.recent >= MIN_FALL
-    assert seen.alert == (seen.reason is DriftReason.FELL)

@@ -28,7 +28,7 @@ def make(env: dict[str, str], *arguments: str) -> int:
     return main(["early-exit", "--model", TARGET, *FAST, *arguments], env)
 
 
-def test_it_makes_a_model_and_says_how_weak_it_is(
+def test_it_makes_a_model_and_prints_its_agreement(
     env: dict[str, str], models: Path, target: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert make(env, "--layers", "2", "--seed", "5") == 0
@@ -41,14 +41,14 @@ def test_it_makes_a_model_and_says_how_weak_it_is(
     assert f"in {path}" in out
 
 
-def test_a_name_of_ones_own_and_a_folder_of_ones_own(env: dict[str, str], tmp_path: Path) -> None:
+def test_the_name_and_the_folder_can_be_chosen(env: dict[str, str], tmp_path: Path) -> None:
     other = tmp_path / "other"
     write_target(other)
     assert make(env, "--layers", "2", "--name", "mine", "--models-dir", str(other)) == 0
     assert is_complete(other / "mine")
 
 
-def test_a_draft_that_is_there_is_kept_unless_forced(
+def test_an_existing_draft_is_kept_without_force(
     env: dict[str, str], models: Path, target: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert make(env, "--layers", "2") == 0
@@ -68,7 +68,7 @@ def test_a_damaged_draft_needs_no_force(env: dict[str, str], models: Path, targe
     assert is_complete(models / "tiny-early-exit-2")
 
 
-def test_no_force_replaces_a_model_that_is_no_draft(
+def test_force_replaces_no_other_model(
     env: dict[str, str], models: Path, target: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_target(models, "other", seed=1)
@@ -88,7 +88,7 @@ def test_no_force_replaces_a_model_that_is_no_draft(
         (["--layers", "2", "--name", "../up"], "model name '../up' must be a plain folder name"),
     ],
 )
-def test_what_cannot_be_made_is_one_line_and_exit_1(
+def test_an_impossible_draft_is_one_line_and_exit_1(
     env: dict[str, str],
     models: Path,
     target: Target,

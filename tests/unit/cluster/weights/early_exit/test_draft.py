@@ -55,7 +55,7 @@ def test_a_draft_of_all_layers_is_the_target(target: Target) -> None:
     torch.testing.assert_close(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
 
 
-def test_the_fit_raises_agreement_on_prompts_that_it_has_not_seen(target: Target) -> None:
+def test_the_fit_raises_agreement_on_held_out_prompts(target: Target) -> None:
     _, report = make(target, LAYERS - 1, Calibration(tokens=2000))
     assert report.fitted_tokens + report.held_out_tokens >= 2000
     assert report.agreement > report.agreement_before + 0.05
@@ -69,7 +69,7 @@ def test_it_holds_the_first_layers_as_they_are_and_no_others(target: Target) -> 
     assert all(torch.equal(tensor, whole[name]) for name, tensor in draft.items() if name in whole)
 
 
-def test_its_config_differs_in_the_layers_and_the_tie_and_the_tokenizer_in_nothing(target: Target) -> None:
+def test_its_config_differs_only_in_layers_and_tie_and_its_tokenizer_not_at_all(target: Target) -> None:
     folder, _ = make(target, 3)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config == target.config | {"num_hidden_layers": 3, "tie_word_embeddings": False}
@@ -78,7 +78,7 @@ def test_its_config_differs_in_the_layers_and_the_tie_and_the_tokenizer_in_nothi
     assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_the_same_seed_makes_the_same_bytes_and_another_seed_others(target: Target) -> None:
+def test_only_the_same_seed_makes_the_same_bytes(target: Target) -> None:
     first, again, other = (
         {
             file.name: file.read_bytes()
@@ -99,13 +99,13 @@ def test_a_target_in_several_files_makes_the_same_draft(models: Path, target: Ta
     assert not (several / "model.safetensors.index.json").exists()
 
 
-def test_it_is_stored_in_the_targets_own_type(models: Path) -> None:
+def test_it_is_stored_in_the_targets_dtype(models: Path) -> None:
     folder, report = make(write_target(models, dtype="bfloat16"), LAYERS)
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     assert report.agreement == 1.0
 
 
-def test_its_size_is_known_before(models: Path) -> None:
+def test_its_size_is_known_in_advance(models: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         target = write_target(models, dtype, dtype=dtype)
         folder, _ = make(target, 2, name=f"{dtype}-draft")
@@ -113,7 +113,7 @@ def test_its_size_is_known_before(models: Path) -> None:
         assert 0 <= size - target.draft_size(2) < 5000  # header, config, report
 
 
-def test_the_report_beside_the_weights_says_how_weak_it_is(target: Target) -> None:
+def test_the_report_has_its_agreement_with_the_target(target: Target) -> None:
     folder, report = make(target, 1)
     assert DraftReport.model_validate_json((folder / REPORT_NAME).read_bytes()) == report
     assert (report.of, report.layers, report.target_layers) == ("tiny", 1, LAYERS)
@@ -124,7 +124,7 @@ def test_the_report_beside_the_weights_says_how_weak_it_is(target: Target) -> No
 
 
 @pytest.mark.parametrize("layers", [0, -1, LAYERS + 1])
-def test_a_number_of_layers_that_the_target_does_not_have_is_refused(target: Target, layers: int) -> None:
+def test_more_layers_than_the_target_has_are_refused(target: Target, layers: int) -> None:
     with pytest.raises(WeightsError, match=f"layers: got {layers}, tiny has 4: allowed are 1 to 4"):
         target.check(layers)
 

@@ -19,7 +19,7 @@ def test_without_a_ridge_it_is_the_least_squares_solution() -> None:
     np.testing.assert_allclose(fit_projection(x, y, ridge=0.0).numpy(), solution.T, atol=1e-6)
 
 
-def test_a_ridge_is_the_same_as_more_rows_that_say_identity() -> None:
+def test_a_ridge_equals_additional_rows_of_the_identity() -> None:
     x, y, ridge = normal(50, 8, seed=1), normal(50, 8, seed=2), 0.1
     strength = ridge * float((x.double() ** 2).sum()) / 8
     rows = np.sqrt(strength) * np.eye(8)
@@ -27,18 +27,18 @@ def test_a_ridge_is_the_same_as_more_rows_that_say_identity() -> None:
     np.testing.assert_allclose(fit_projection(x, y, ridge).numpy(), solution.T, atol=1e-6)
 
 
-def test_it_finds_a_projection_that_is_there() -> None:
+def test_it_recovers_an_exact_projection() -> None:
     x, wanted = normal(500, 8, seed=1), normal(8, 8, seed=2)
     found = fit_projection(x, x @ wanted.T, ridge=1e-9)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_states_that_are_right_already_are_left_alone() -> None:
+def test_equal_states_give_the_identity() -> None:
     x = normal(20, 8, seed=1)  # 20 rows
     torch.testing.assert_close(fit_projection(x, x), torch.eye(8))
 
 
-def test_where_the_rows_say_nothing_the_layers_own_word_stands() -> None:
+def test_directions_without_data_keep_the_early_state() -> None:
     x = normal(20, 8, seed=1)
     x[:, 5:] = 0
     projection = fit_projection(x, -x)

@@ -56,7 +56,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_seed_makes_it_and_list_and_verify_know_it(
+def test_seed_list_and_verify_handle_a_draft(
     run: Run, models: Path, target: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("list") == 0
@@ -95,7 +95,7 @@ def test_verify_finds_a_changed_byte(run: Run, models: Path, target: Target) -> 
 
 
 @pytest.mark.parametrize("change", ["target", "layers"])
-def test_a_draft_of_another_target_or_depth_is_made_again(
+def test_a_draft_of_a_changed_target_or_depth_is_made_again(
     run: Run, models: Path, profile: Path, target: Target, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
     run("seed")
@@ -126,7 +126,7 @@ def test_without_its_target_it_cannot_be_made_and_says_why(run: Run, capsys: pyt
     assert f"error: {DRAFT} is made from {TARGET}: weights of {TARGET} are" in capsys.readouterr().err
 
 
-def test_no_space_is_known_before_it_is_made(
+def test_missing_space_is_found_before_the_draft_is_made(
     run: Run,
     models: Path,
     target: Target,
@@ -139,7 +139,7 @@ def test_no_space_is_known_before_it_is_made(
     assert state_of(models, DRAFT) is State.MISSING
 
 
-def test_one_that_is_killed_half_way_is_never_a_model_and_the_next_seed_makes_it(
+def test_a_killed_draft_is_not_a_model_and_the_next_seed_makes_it(
     run: Run, models: Path, target: Target, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as killed:
@@ -154,7 +154,7 @@ def test_one_that_is_killed_half_way_is_never_a_model_and_the_next_seed_makes_it
     assert sorted(path.name for path in models.iterdir() if path.is_dir()) == [TARGET, DRAFT]
 
 
-def test_one_that_is_killed_while_it_is_made_again_leaves_the_old_one(
+def test_a_draft_killed_while_it_is_made_again_keeps_the_old_one(
     run: Run, models: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("seed")
