@@ -183,7 +183,6 @@ def gpu_cluster(
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "PYTHONPATH": str(REPOSITORY),
         "RAY_AUTH_MODE": "disabled",  # otherwise the dashboard requires a token, and leaves one in the home folder
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",  # the tests do not wait for its drain
     }
     log = (scratch / "ray-start.log").open("wb")
     process = subprocess.Popen(
@@ -207,7 +206,7 @@ def gpu_cluster(
         _wait(lambda: set(cluster.applications().values()) == {"RUNNING"}, timeout_s, cluster)
         yield cluster
     finally:
-        stop_tree(process.pid)
+        stop_tree(process.pid, grace_s=1)  # nobody waits for this cluster
         process.wait()
         log.close()
         shutil.rmtree(scratch, ignore_errors=True)

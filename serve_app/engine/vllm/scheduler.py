@@ -3,7 +3,7 @@
 It runs in vLLM's EngineCore process (`scheduler_cls`). At every step the controller decides how many draft tokens to
 verify next for each request. The proposer drafts as many as the largest of these, the scheduler cuts the drafts of the
 other requests, and the controller observes the outcome. Depths are decided before drafts are seen, so cutting them
-changes no output distribution (`tests/support/speculative_sampling.py` shows what would).
+changes no output distribution.
 
 What a step gave a request (drafted, accepted, and why that many) travels with its output; `step_record.py` takes it off
 again in the replica.

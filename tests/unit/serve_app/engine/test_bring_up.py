@@ -25,7 +25,7 @@ CHAIN = tuple(ChainEntry(name=name, target="m", max_model_len=64) for name in ("
 
 
 class Candidate:
-    """An engine that starts, and then does as its step is told: it answers, or fails at its application or answer."""
+    """An engine that starts, and then answers, or fails at its application or its answer."""
 
     def __init__(self, no_app: Exception | None = None, no_answer: Exception | None = None) -> None:
         self.no_app, self.no_answer = no_app, no_answer

@@ -14,7 +14,7 @@ CHAIN = tuple(ChainEntry(name=name, target="m", max_model_len=64) for name in ("
 
 
 class Starter:
-    """Starts entries as told and remembers what was tried and reported."""
+    """Starts entries, or fails, as set up; remembers what was tried and reported."""
 
     def __init__(self, missing: Mapping[str, str], broken: Mapping[str, str]) -> None:
         self.missing, self.broken = missing, broken

@@ -91,12 +91,12 @@ def test_a_draft_that_was_good_for_long_and_breaks_is_given_up_within_its_memory
 
 
 class Engine(StubEngine):
-    """Counts as told, remembers what it is told."""
+    """Has the given counts; remembers the switches."""
 
     def __init__(self, own: DraftCount) -> None:
         super().__init__(STEP, 0)
         self.own = own
-        self.told: list[Drafts] = []
+        self.switches: list[Drafts] = []
         self.fails = False
 
     def own_drafts(self) -> DraftCount:
@@ -105,7 +105,7 @@ class Engine(StubEngine):
     async def use_drafts(self, drafts: Drafts) -> None:
         if self.fails:
             raise EngineError("engine_failed", "broken", status=500, retryable=True)
-        self.told.append(drafts)
+        self.switches.append(drafts)
 
 
 def keeper(engine: Engine) -> DraftKeeper:
@@ -116,7 +116,7 @@ async def test_good_drafts_are_left_alone() -> None:
     engine = Engine(GOOD)
     kept = keeper(engine)
     await kept.judge()
-    assert engine.told == []
+    assert engine.switches == []
     assert kept.choice.drafts == "own"
 
 
@@ -126,9 +126,9 @@ async def test_an_engine_switches_once_and_logs_why(caplog: pytest.LogCaptureFix
     kept = keeper(engine)
     for _ in range(3):
         await kept.judge()
-    assert engine.told == ["ngram"]
-    (said,) = caplog.messages
-    assert said == "tier eco: ngram drafts from now on: acceptance of the own drafts is 0.020 lately, under 0.2"
+    assert engine.switches == ["ngram"]
+    (message,) = caplog.messages
+    assert message == "tier eco: ngram drafts from now on: acceptance of the own drafts is 0.020 lately, under 0.2"
 
 
 async def test_an_order_is_followed_once_and_the_same_order_given_again_once_more() -> None:
@@ -140,9 +140,9 @@ async def test_an_order_is_followed_once_and_the_same_order_given_again_once_mor
     engine.own = DraftCount(10_000, 200)  # still poor
     await kept.judge()
     await kept.obey(order)
-    assert engine.told == ["ngram", "own", "ngram"]
+    assert engine.switches == ["ngram", "own", "ngram"]
     await kept.obey(DraftOrder("own", 2.0))
-    assert engine.told == ["ngram", "own", "ngram", "own"]
+    assert engine.switches == ["ngram", "own", "ngram", "own"]
 
 
 async def test_no_order_changes_nothing() -> None:
@@ -150,7 +150,7 @@ async def test_no_order_changes_nothing() -> None:
     kept = keeper(engine)
     await kept.obey(None)
     await kept.obey(DraftOrder("own", 1.0))
-    assert engine.told == []
+    assert engine.switches == []
 
 
 async def test_a_switch_that_a_broken_engine_refused_is_tried_again() -> None:
@@ -161,7 +161,7 @@ async def test_a_switch_that_a_broken_engine_refused_is_tried_again() -> None:
     assert kept.choice.drafts == "own"
     engine.fails = False
     await kept.obey(DraftOrder("ngram", 1.0))
-    assert (kept.choice.drafts, engine.told) == ("ngram", ["ngram"])
+    assert (kept.choice.drafts, engine.switches) == ("ngram", ["ngram"])
 
 
 async def test_a_failure_that_stays_the_same_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

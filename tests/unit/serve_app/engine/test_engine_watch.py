@@ -1,4 +1,4 @@
-"""A replica whose engine has died ends by itself, when what was under way has been told."""
+"""A replica whose engine has died ends by itself, after the requests under way have got their errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serve_app.engine.interface import Engine
 
 
 class Mortal:
-    """An engine that dies when it is told, in a replica with requests under way."""
+    """An engine that dies on demand, in a replica with requests under way."""
 
     def __init__(self, under_way: int) -> None:
         self.under_way = under_way

@@ -111,7 +111,7 @@ def texts(kind: AcceptanceAt, tokens: int, batch: int, ngram: bool, seed: int = 
 
 
 class Policy(Protocol):
-    """Who decides: told of requests and outcomes, asked at every step."""
+    """Decides the depths at every step; learns of requests and outcomes."""
 
     def add(self, request: str) -> None: ...
     def remove(self, request: str) -> None: ...

@@ -323,11 +323,11 @@ def test_impossible_counts_teach_the_same_as_the_nearest_possible_ones(
     counts: tuple[int, int], nearest: tuple[int, int]
 ) -> None:
     learned = []
-    for told in (counts, nearest):
+    for seen in (counts, nearest):
         controller = DepthController(K_MAX, SETTINGS)
         controller.add("a", SpecParams(k="auto"), "code")
         controller.decide(["a"], 0)
-        controller.observe(StepResult(0.01, 3, 0, {"a": told}))
+        controller.observe(StepResult(0.01, 3, 0, {"a": seen}))
         learned.append((controller._categories["code"].evidence, controller._cost, controller._drafted_tokens))
     assert learned[0] == learned[1]
     assert learned[0][2] == nearest[0]

@@ -41,7 +41,7 @@ def step(drafted: int, accepted: int, reason: str = "asked", category: str = "co
 
 
 def output(step: StepRecord, tokens: int | None = None) -> Output:
-    """A step that gave its accepted drafts and the target's own token, or as many tokens as is said."""
+    """A step that gave its accepted drafts and the target's own token, or the given number of tokens."""
     count = step.accepted + 1 if tokens is None else tokens
     return Output(list(range(count)), {RECORD_KEY: step})
 
