@@ -1,11 +1,11 @@
-"""What the router agent costs the first token: the application with the agent on, off, and off once more.
+"""Measure what the router agent adds to the time to first token: with the agent, without it, and without it again.
 
-Three copies of the application with stub engines live in one Serve instance and differ in the agent only: `on` explains
-every plan (`single_shot`) through a stand-in for the Messages API on loopback (`bench/load/claude_api.py`), `off` and
-`off again` have none; `not asked` is the copy with the agent, asked for no reasoning. In turn, in an order that
-rotates, each answers a batch, for one stream and for eight. What `off again` differs from `off` is the noise: of two
-processes that do the same. `on` is measured against both together (`added`), and against `not asked`, which is the same
-process (`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
+Three copies of the application with stub engines run in one Serve instance and differ only in the agent. `on` explains
+every plan (`single_shot`) through a fake Messages API on loopback (`bench/load/claude_api.py`); `off` and `off again`
+have no agent; `not asked` is the copy with the agent and requests without reasoning. In turn, in an order that rotates,
+each answers a batch, with one stream and with eight. The difference between `off again` and `off` is the noise of two
+equal processes. `on` is compared with both together (`added`), and with `not asked`, which is the same process
+(`added_in_process`). Intervals are 95% by bootstrap, of the difference of medians.
 
 HAProxy stands in front, as with `make serve`.
 
@@ -40,14 +40,14 @@ RESAMPLES: Final = 2000
 
 @dataclass
 class Sample:
-    """What one variant took at one load."""
+    """The times of one variant at one load."""
 
     ttft_ms: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two medians, ms, with its interval."""
+    """The difference of two medians, ms, with its interval."""
 
     ms: float
     low_ms: float
@@ -55,7 +55,7 @@ class Difference:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-        """Median of `ours` less that of `theirs`; the resampling is seeded."""
+        """Return the median of `ours` minus that of `theirs`; the resampling is seeded."""
         dice = random.Random(0)
         differences = [
             median(dice.choices(ours, k=len(ours))) - median(dice.choices(theirs, k=len(theirs)))
@@ -65,7 +65,7 @@ class Difference:
 
 
 def arguments(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the application with stub engines."""
+    """Return the arguments of a copy of the application with stub engines."""
     return {
         "profile": "local",
         "inference_mode": "mock",
@@ -77,13 +77,13 @@ def arguments(agent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stand_in(port: int) -> Server:
-    """The Messages API."""
+    """Return the fake Messages API."""
     return Server("claude", [sys.executable, "-m", "bench.load.claude_api", str(port), "--first", "0.1"], port, "/")
 
 
 def request(port: int, variant: Variant, turn: int) -> Request:
-    """One prompt; an explanation is wanted but for `not asked`."""
-    asked = request_for(
+    """Return one request; it asks for an explanation, except for `not asked`."""
+    request = request_for(
         "inference",
         port,
         PROMPTS[turn % len(PROMPTS)],
@@ -91,16 +91,16 @@ def request(port: int, variant: Variant, turn: int) -> Request:
         mode="manual",
         power=POWER,
         reasoning=variant != "not asked",
-        spec={"enabled": False},  # the stub's first step has more or fewer tokens, and takes as long
+        spec={"enabled": False},  # the stub's first step has more or fewer tokens and takes the same time
     )
-    return dataclasses.replace(asked, path=PREFIXES[variant].rstrip("/") + asked.path)
+    return dataclasses.replace(request, path=PREFIXES[variant].rstrip("/") + request.path)
 
 
 async def batch(port: int, variant: Variant, streams: int, sample: Sample) -> None:
-    """Answers, `streams` at a time, into the sample.
+    """Collect the times of answers, `streams` at a time, into the sample.
 
     Raises:
-        RuntimeError: one failed.
+        RuntimeError: an answer failed.
     """
 
     async def stream(index: int) -> None:
@@ -115,7 +115,7 @@ async def batch(port: int, variant: Variant, streams: int, sample: Sample) -> No
 
 
 def row(streams: int, samples: Mapping[Variant, Sample]) -> dict[str, Value]:
-    """The figures of one load."""
+    """Return the figures of one load."""
     off, again, on, silent = (samples[variant].ttft_ms for variant in PREFIXES)
     noise, added, inside = Difference.of(again, off), Difference.of(on, [*off, *again]), Difference.of(on, silent)
     return {
@@ -138,14 +138,14 @@ def row(streams: int, samples: Mapping[Variant, Sample]) -> dict[str, Value]:
 
 
 def within_noise(figures: Mapping[str, Value]) -> bool:
-    """Whether the agent adds no more than what two runs without it may differ by."""
+    """Return whether the agent adds at most the difference that two runs without it may have."""
     added, edges = figures["added_ttft_p50_ms"], (figures["noise_low_ms"], figures["noise_high_ms"])
     assert isinstance(added, float)
     return added <= max(abs(edge) for edge in edges if isinstance(edge, float))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 when the agent explained nothing."""
+    """Run the benchmark; return 1 if an answer was not explained."""
     options = parser("bench.agent", __doc__, "two rounds instead of thirty")
     args = options.parse_args(argv)
     made_by = provenance()

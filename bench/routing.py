@@ -1,12 +1,12 @@
-"""How well AUTO chooses: the share of a strong model's gain that the router's order of prompts recovers.
+"""Measure how well auto mode orders prompts: the share of a strong model's gain that this order recovers.
 
-Without `--data`, the router is trained and scored on the same outcomes by cross-validation: the model that scores a
+Without `--data`, the router is trained and scored on the same outcomes by cross-validation. The model that scores a
 prompt never saw it, nor a prompt that repeats its words, and its one setting was chosen without it (nested). Prompts
-are scored as given and bare of their benchmark's template, and once more by models that saw no prompt of the same
-benchmark. With `--data FILE`, the shipped router is scored on that file as it is.
+are scored as given and bare of their benchmark's template, and again by models that saw no prompt of the same
+benchmark. With `--data FILE`, the shipped router is scored on that file, untrained.
 
-The score is APGR (`bench.quality.apgr`): 0.5 is a guess. Beside it stand the latency of `plan()` and what becomes of
-the prompts that must never be under-served.
+The score is APGR (`bench.quality.apgr`): 0.5 is a guess. The report also has the latency of `plan()` and the scores of
+the safety-critical prompts.
 
     python -m bench.routing --json bench/results/routing.json --plot bench/results/routing.svg
     python -m bench.routing --data outcomes.jsonl --json FILE
@@ -40,14 +40,14 @@ from router.request import InferenceRequest
 
 FOLDS: Final = 10
 REPETITIONS: Final = 10
-"""Of the cross-validation, each with other folds."""
+"""Repetitions of the cross-validation, each with other folds."""
 RESAMPLES: Final = 1000
-"""Of the prompts, for the standard error."""
+"""Resamples of the prompts, for the standard error."""
 LATENCY_PASSES: Final = 10
-"""Over all prompts; each of them is planned so often."""
+"""How often each prompt is planned."""
 LONG_CHARS: Final = 8000
 SHARES: Final = (0.1, 0.25, 0.5, 0.75)
-"""Shares sent to the strong model at which the recovered gain is told."""
+"""Shares sent to the strong model at which the recovered gain is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Crossed:
 
 
 def cross_validate(tasks: Sequence[Task], keys: Sequence[object], count: int, seed: int) -> Crossed:
-    """Scores every task by a model trained on the others; tasks of one key are left out together.
+    """Score every task by a model trained on the others; tasks of one key are left out together.
 
     Args:
         tasks: to score.
         keys: one for each task.
-        count: number of folds, at most one a key.
+        count: number of folds, at most one for each key.
         seed: of the folds.
     """
     crossed = Crossed([0.0] * len(tasks), [0.0] * len(tasks))
@@ -83,12 +83,12 @@ def cross_validate(tasks: Sequence[Task], keys: Sequence[object], count: int, se
 
 
 def score_of(ruling: Ruling, model: GainModel) -> float:
-    """The score by which AUTO orders the prompt."""
+    """Return the score by which auto mode orders the prompt."""
     return shifted(ruling, model).score
 
 
 def standard_error(scores: Sequence[float], gains: Sequence[float], resamples: int, seed: int = 0) -> float:
-    """Standard deviation of the APGR over resamples of the prompts, drawn with replacement."""
+    """Return the standard deviation of the APGR over resamples of the prompts, with replacement."""
     rng = random.Random(seed)
     areas: list[float] = []
     while len(areas) < resamples:
@@ -100,54 +100,54 @@ def standard_error(scores: Sequence[float], gains: Sequence[float], resamples: i
 
 
 def mean_curve(repeated: Sequence[Sequence[float]], gains: Sequence[float]) -> Curve:
-    """The curve of several repetitions, averaged at every percent of prompts sent."""
+    """Return the curve of several repetitions, averaged at every percent of prompts sent."""
     each = [gain_curve(scores, gains) for scores in repeated]
     grid = [percent / 100 for percent in range(101)]
     return tuple((share, sum(recovered_at(curve, share) for curve in each) / len(each)) for share in grid)
 
 
-class Taken(NamedTuple):
-    """How long calls of `plan()` took, ms, one number a call."""
+class Durations(NamedTuple):
+    """Durations of calls of `plan()`, ms."""
 
     wall: list[float]
-    """By the clock, so with what else runs on the machine."""
+    """By the clock: other processes of the machine count."""
     cpu: list[float]
-    """Of this thread's CPU time."""
+    """By this thread's CPU time."""
 
 
-def latencies_ms(prompts: Iterable[str], profile: Profile, passes: int) -> Taken:
-    """How long `plan()` takes for each prompt, `passes` times over, one call at a time."""
+def latencies_ms(prompts: Iterable[str], profile: Profile, passes: int) -> Durations:
+    """Time `plan()` for each prompt, `passes` times, one call at a time."""
     requests = [InferenceRequest(prompt=prompt) for prompt in prompts]
     observation = Observation()
-    taken = Taken([], [])
+    durations = Durations([], [])
     for _ in range(passes):
         for request in requests:
             cpu, wall = time.thread_time(), time.perf_counter()
             plan(request, observation, profile)
-            taken.wall.append((time.perf_counter() - wall) * 1000)
-            taken.cpu.append((time.thread_time() - cpu) * 1000)
-    return taken
+            durations.wall.append((time.perf_counter() - wall) * 1000)
+            durations.cpu.append((time.thread_time() - cpu) * 1000)
+    return durations
 
 
 def long_prompts(prompts: Sequence[str], chars: int = LONG_CHARS) -> list[str]:
-    """The prompts, each repeated and cut to so many characters: the most that is scanned."""
+    """Return the prompts, each repeated and cut to so many characters: the most that is scanned."""
     return [(prompt * (chars // len(prompt) + 1))[:chars] for prompt in prompts if prompt]
 
 
 def safety_figures(rulings: Sequence[Ruling], scores: Sequence[float]) -> dict[str, Value]:
-    """What becomes of the prompts that must never be under-served, against what the rules alone say of them."""
-    grave = [
+    """Return the scores of safety-critical prompts, compared with those of the rules alone."""
+    critical = [
         (ruling, score) for ruling, score in zip(rulings, scores, strict=True) if ruling.category == "safety_critical"
     ]
     return {
-        "prompts": len(grave),
-        "lowest_score": min((score for _, score in grave), default=None),
-        "rated_under_the_rules": sum(score < ruling.difficulty for ruling, score in grave),
+        "prompts": len(critical),
+        "lowest_score": min((score for _, score in critical), default=None),
+        "rated_under_the_rules": sum(score < ruling.difficulty for ruling, score in critical),
     }
 
 
 def baselines(outcomes: Sequence[Outcome], rulings: Sequence[Ruling]) -> dict[str, Curve]:
-    """Curves of a guess, of the prompt's length, of the rules alone, and of one who knows the outcomes."""
+    """Return the curves of a guess, of the prompt's length, of the rules, and of a router that knows the outcomes."""
     gains = [outcome.gain for outcome in outcomes]
     return {
         "random": gain_curve([0.0] * len(gains), gains),
@@ -158,7 +158,7 @@ def baselines(outcomes: Sequence[Outcome], rulings: Sequence[Ruling]) -> dict[st
 
 
 def score_shipped(tasks: Sequence[Task], resamples: int) -> tuple[dict[str, Any], dict[str, Curve]]:
-    """Figures and curves of the shipped router."""
+    """Return figures and curves of the shipped router."""
     gains = [task.outcome.gain for task in tasks]
     given = [score_of(task.given, load_gain_model()) for task in tasks]
     curve = gain_curve(given, gains)
@@ -173,7 +173,7 @@ def score_shipped(tasks: Sequence[Task], resamples: int) -> tuple[dict[str, Any]
 
 
 def score_crossed(tasks: Sequence[Task], repetitions: int, resamples: int) -> tuple[dict[str, Any], dict[str, Curve]]:
-    """Figures and curves of routers that did not see what they are scored on."""
+    """Return figures and curves of routers that did not see what they are scored on."""
     outcomes = [task.outcome for task in tasks]
     gains = [outcome.gain for outcome in outcomes]
     keys = groups(outcomes)
@@ -199,7 +199,7 @@ def score_crossed(tasks: Sequence[Task], repetitions: int, resamples: int) -> tu
 
 
 def latency_figures(outcomes: Sequence[Outcome], profile: Profile, passes: int) -> dict[str, float]:
-    """Latency of `plan()` in ms, on the prompts and on prompts of LONG_CHARS made of them."""
+    """Return the latency of `plan()` in ms, for the prompts and for prompts of LONG_CHARS made from them."""
     prompts = [outcome.prompt for outcome in outcomes]
     latencies_ms(prompts[:50], profile, 1)  # the first calls of a process are slower
     taken = latencies_ms(prompts, profile, passes)
@@ -215,16 +215,16 @@ def latency_figures(outcomes: Sequence[Outcome], profile: Profile, passes: int) 
 
 
 def report_rows(figures: Mapping[str, Any], known: Mapping[str, Curve]) -> list[dict[str, Value]]:
-    """The figures as rows of a table."""
-    told: list[tuple[str, Value]] = [(f"APGR, {name}", area(curve)) for name, curve in known.items()]
-    told += [(key, value) for key, value in figures.items() if isinstance(value, int | float)]
-    told += [(f"recovered at {share} sent", value) for share, value in figures["recovered_at"].items()]
-    told += [(f"safety-critical: {key}", value) for key, value in figures["safety_critical"].items()]
-    return [{"figure": name, "value": value} for name, value in told]
+    """Return the figures as rows of a table."""
+    rows: list[tuple[str, Value]] = [(f"APGR, {name}", area(curve)) for name, curve in known.items()]
+    rows += [(key, value) for key, value in figures.items() if isinstance(value, int | float)]
+    rows += [(f"recovered at {share} sent", value) for share, value in figures["recovered_at"].items()]
+    rows += [(f"safety-critical: {key}", value) for key, value in figures["safety_critical"].items()]
+    return [{"figure": name, "value": value} for name, value in rows]
 
 
 def main() -> None:
-    """Measures, prints and, where asked, writes JSON and the plot."""
+    """Measure and print; write JSON and the plot if requested."""
     options = parser("bench.routing", __doc__, "two repetitions instead of ten, fewer resamples and calls")
     options.add_argument("--data", type=Path, metavar="FILE", help="score the shipped router on this file, untrained")
     options.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves here (SVG)")

@@ -1,10 +1,10 @@
-"""Trains what the router learns (`router/difficulty/gain_model.yaml`) on outcomes of a weak and a strong model.
+"""Train the router's gain model (`router/difficulty/gain_model.yaml`) on outcomes of a weak and a strong model.
 
-The same data, on the same versions, gives the same file; its numbers are rounded, so that another machine's last bits
-do not show.
+The same data on the same versions gives the same file. Its numbers are rounded, so that the last bits of another
+machine make no difference.
 
-    python -m bench.train_router            # writes the file
-    python -m bench.train_router --check    # changes nothing; fails where the file is another
+    python -m bench.train_router            # write the file
+    python -m bench.train_router --check    # change nothing; fail if the file differs
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An outcome, and what the rules say of its prompt as given and bare of its benchmark's template."""
+    """An outcome, and the rules' ruling on its prompt as given and bare of its benchmark's template."""
 
     outcome: Outcome
     given: Ruling
@@ -39,21 +39,21 @@ class Task:
 
     @classmethod
     def of(cls, outcome: Outcome) -> Task:
-        """The task of an outcome."""
+        """Return the task of an outcome."""
         return cls(outcome, rule(outcome.prompt), rule(bare_prompt(outcome.prompt)))
 
     def samples(self) -> tuple[Sample, Sample]:
-        """What the model learns from it."""
+        """Return what the model learns from it."""
         gain = self.outcome.gain
         return Sample(self.given.features, gain, 0.5), Sample(self.bare.features, gain, 0.5)
 
 
 def train(tasks: Sequence[Task], keys: Sequence[object], seed: int = SEED) -> tuple[GainModel, float]:
-    """The model and its stiffness, which is chosen by cross-validation.
+    """Return the model and its stiffness, which is chosen by cross-validation.
 
     Args:
         tasks: to learn from.
-        keys: one for each task; those of one key are never on both sides of the cross-validation.
+        keys: one for each task; tasks of one key are never on both sides of the cross-validation.
         seed: of the cross-validation's folds.
     """
     order = list(range(len(tasks)))
@@ -82,12 +82,12 @@ def text_of(model: GainModel, rows: int, stiffness: float) -> str:
 
 
 def main() -> None:
-    """Trains, and writes or compares the file."""
+    """Train, and write or compare the file."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.train_router", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=OUTCOMES, metavar="FILE", help=f"outcomes (default {OUTCOMES})")
-    parser.add_argument("--check", action="store_true", help="fail where the committed file is another")
+    parser.add_argument("--check", action="store_true", help="fail if the committed file differs")
     args = parser.parse_args()
 
     outcomes = read_outcomes(args.data)

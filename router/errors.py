@@ -1,7 +1,4 @@
-"""Errors shared by every room.
-
-ConfigError: a profile, `serve_config.yaml` or command-line setting is wrong; nothing has started yet.
-"""
+"""The error of wrong settings, and pydantic's problems as sentences with the key, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -20,24 +17,24 @@ _ARM: Final = re.compile(r"str|int|float|bool|constrained-\w+|(literal|list|tupl
 
 
 class ConfigError(ValueError):
-    """A setting is wrong. The message names the key, what it got and what it allows."""
+    """A setting in a profile, in `serve_config.yaml` or on the command line is wrong; nothing has started yet."""
 
     @classmethod
     def of(cls, error: ValidationError, model: type[BaseModel], where: str) -> ConfigError:
-        """All problems that pydantic found, one sentence each."""
+        """Return an error with all problems that pydantic found, one sentence each."""
         return cls(f"{where}: " + "; ".join(describe_problems(error, model)))
 
 
 def describe_problems(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
-    """One sentence per problem: the dotted key, what is allowed, what was given.
+    """Return one sentence for each problem: the dotted key, what is allowed, what was given.
 
     Args:
-        error: what validating into `model` raised.
+        error: raised by validating into `model`.
         model: lists the allowed keys for an unknown one; None: an unknown key is named alone.
     """
     lines = []
     for problem in error.errors(include_url=False):
-        # pydantic names the arm of a union too, as if it were a key.
+        # pydantic names the arm of a union as if it were a key.
         loc = [part for part in problem["loc"] if not (isinstance(part, str) and _ARM.fullmatch(part))]
         key = ".".join(str(part) for part in loc) or "(top level)"
         message = _words(problem)
@@ -52,7 +49,7 @@ def describe_problems(error: ValidationError, model: type[BaseModel] | None = No
 
 
 def _keys_at(model: type[BaseModel] | None, loc: Sequence[int | str]) -> list[str]:
-    """Keys of the model that stands at `loc` inside `model`; [] when none can be told."""
+    """Return the keys of the model at `loc` inside `model`; [] if there is no model."""
     places: list[Any] = [model]
     for part in loc:
         places = [inner for place in places for arm in _arms(place) for inner in _inside(arm, part)]
@@ -60,12 +57,12 @@ def _keys_at(model: type[BaseModel] | None, loc: Sequence[int | str]) -> list[st
 
 
 def _arms(annotation: Any) -> list[Any]:
-    """`X` and `Y` of `X | Y`; the annotation itself otherwise."""
+    """Return `X` and `Y` of `X | Y`; otherwise the annotation itself."""
     return list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
 
 
 def _inside(annotation: Any, part: int | str) -> list[Any]:
-    """What stands under `part` in a model, mapping or sequence of that type."""
+    """Return the types under `part` in a model, mapping or sequence of that type."""
     if _is_model(annotation):
         field = annotation.model_fields.get(part)
         return [field.annotation] if field else []
@@ -80,7 +77,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _words(problem: ErrorDetails) -> str:
-    """What pydantic says, without Python's names for what YAML and JSON call a list or an object."""
+    """Return pydantic's message with `list` and `object`, as YAML and JSON call them."""
     match problem["type"]:
         case "tuple_type":
             return "Input should be a list"

@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any, Literal
 
+from bench.load.processes import stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.cpu_engine import cpu_environment
 from router.registry import ChainEntry, Drafts, Tier
@@ -300,12 +301,6 @@ class EngineProcess:
             raise EngineGoneError(f"the engine is gone:\n{self._log.read_text('utf-8', 'replace')[-6000:]}")
         return json.loads(answer)
 
-    def end(self) -> None:
-        """End the engine without waiting for it, so that several engines can end together."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already
-            self._process.stdin.close()  # the end of its input ends it
-
     def ask_alone(self, asks: Sequence[Ask]) -> Batch:
         """Send the requests one after the other."""
         batches = [self.ask([ask]) for ask in asks]
@@ -354,11 +349,10 @@ def engine_process(
     try:
         yield engine
     finally:
+        stop_tree(process.pid, grace_s=0)  # nothing is to be saved, and vLLM's own shutdown takes seconds
+        process.wait()
+        assert process.stdin is not None
         assert process.stdout is not None
-        engine.end()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         process.stdout.close()

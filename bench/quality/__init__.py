@@ -1,1 +1,1 @@
-"""How well AUTO orders prompts by difficulty: outcomes, the score, and the fit of the learned part."""
+"""Measure how well auto mode orders prompts by difficulty, and fit the learned part of the classifier."""

@@ -1,9 +1,9 @@
 """The score of a router: how much of the strong model's gain it recovers, for every share of prompts sent there.
 
-Prompts are ordered by the router's score, highest first, and go to the strong model one after the other. What that
-gains, `strong_score - weak_score`, is summed and divided by the gain of sending them all. APGR (average performance
-gap recovered) is the area under this curve over the share sent: 0.5 for a router that guesses, and more than 1 for one
-that knows the outcomes, for it leaves out the prompts that the strong model gets wrong and the weak one right.
+Prompts are ordered by the router's score, highest first, and go to the strong model one after the other. The gain,
+`strong_score - weak_score`, is summed and divided by the gain of sending them all. APGR (average performance gap
+recovered) is the area under this curve over the share sent. It is 0.5 for a router that guesses, and more than 1 for
+one that knows the outcomes, because that leaves out the prompts that only the weak model gets right.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Curve = tuple[tuple[float, float], ...]
 
 
 def gain_curve(scores: Sequence[float], gains: Sequence[float]) -> Curve:
-    """The curve of these scores. Prompts of one score come in no order: they are one straight piece of it.
+    """Return the curve of these scores. Prompts of the same score have no order: they are one straight piece of it.
 
     Args:
-        scores: the router's, a higher one goes to the strong model first.
+        scores: of the router; the highest goes to the strong model first.
         gains: the strong model's result minus the weak one's, for the same prompts.
 
     Raises:
@@ -41,17 +41,17 @@ def gain_curve(scores: Sequence[float], gains: Sequence[float]) -> Curve:
 
 
 def area(curve: Curve) -> float:
-    """Area under a curve, by trapezoids."""
+    """Return the area under a curve, by trapezoids."""
     return sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(curve))
 
 
 def apgr(scores: Sequence[float], gains: Sequence[float]) -> float:
-    """Area under `gain_curve`."""
+    """Return the area under `gain_curve`."""
     return area(gain_curve(scores, gains))
 
 
 def recovered_at(curve: Curve, share: float) -> float:
-    """Share of the gain recovered where `share` (0-1) of the prompts are sent to the strong model."""
+    """Return the share of the gain recovered if `share` (0-1) of the prompts go to the strong model."""
     for (x0, y0), (x1, y1) in pairwise(curve):
         if share <= x1:
             return y0 + (y1 - y0) * (share - x0) / (x1 - x0)

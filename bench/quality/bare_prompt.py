@@ -1,7 +1,8 @@
 """A benchmark's prompt as a user would type it: without the template that the benchmark wraps around the task.
 
-For training, where each prompt counts half as given and half bare, so that little is learned of the template's form,
-and for telling how a router does without templates. It knows those of RouterArena; another text stays as it is.
+In training, each prompt counts half as given and half bare, so that the model learns little about the template's form.
+The benchmark also scores the router on bare prompts. Only RouterArena's templates are known; another text stays as it
+is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ _PLAIN_WORDS = {
     "reading comprehension assistant": "Answer yes or no.",
     "Natural Language Inference": "Answer yes or no.",
 }
-"""What of a template says what is asked, in plain words."""
+"""Parts of a template that say what is asked, in plain words."""
 _CONTEXT_HEADINGS = ("Context:", "Passage:")
 _DROPPED_STARTS = (
     "Provide ",
@@ -22,12 +23,12 @@ _DROPPED_STARTS = (
     "- Keep your explanation",
     "Is the provided answer correct? Provide",
 )
-"""Lines that belong to the template begin so."""
+"""Beginnings of lines that belong to the template."""
 _OPTIONS_HEADING = "Options : "
 
 
 def bare_prompt(prompt: str) -> str:
-    """The task of a prompt; the prompt itself where it has no known template."""
+    """Return the task of a prompt; the prompt itself if it has no known template."""
     head, question_heading, question = prompt.partition("Question:")
     if not question_heading:
         return _without_template_lines(prompt)

@@ -1,8 +1,8 @@
-"""Fits the router's gain model: smooth curves by penalised least squares, in closed form.
+"""Fit the router's gain model: smooth curves by penalised least squares, in closed form.
 
-Every curve is a line with knots at quantiles of its feature; a penalty on its bends makes it straight, another on its
-slope makes it flat, where the outcomes do not speak for more. Both forms of a prompt (as given, and bare of its
-benchmark's template) are seen, each with half the weight. Nothing of a prompt's words gets into the model.
+Every curve is a line with knots at quantiles of its feature. A penalty on its bends makes it straight, and another on
+its slope makes it flat, unless the outcomes show more. Each prompt counts in two forms, as given and bare of its
+benchmark's template, with half the weight each. The model gets no word of a prompt.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from router.difficulty.gain_model import FEATURES, Curve, GainModel
 Floats = NDArray[np.float64]
 
 KNOTS = 6
-"""Knots of a curve, at most."""
+"""Most knots of a curve."""
 TAILS = 0.02
-"""This share of the values at either end lies beyond the outermost knots, where curves are flat."""
+"""This share of the values at either end is beyond the outermost knots, where curves are flat."""
 STIFFNESSES = (2.0, 4.0, 8.0)
-"""Weights of the penalties to choose from. Stiffer ones can have a smaller squared error on a few hundred outcomes, yet
-order prompts worse."""
+"""Weights of the penalties to choose from. With higher ones the squared error on a few hundred outcomes may be smaller,
+but the order of prompts worse."""
 RIDGE = 1e-6
-"""Makes the equations solvable where a feature says nothing."""
+"""Makes the equations solvable if a feature has no effect."""
 DECIMALS = 4
-"""Of the numbers in the model: a ten-thousandth of gain is 0.002 points of difficulty."""
+"""Decimals of the model's numbers: rounding changes a difficulty by at most 0.002 points for each curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One form of a prompt, what the strong model gained, and how much the sample counts."""
+    """One form of a prompt, the strong model's gain, and the weight of the sample."""
 
     features: Features
     gain: float
@@ -41,7 +41,7 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample], stiffness: float) -> GainModel:
-    """The model that fits the samples best under penalties of this weight.
+    """Return the model that fits the samples best under penalties of this weight.
 
     Raises:
         ValueError: there are no samples.
@@ -70,12 +70,12 @@ def fit(samples: Sequence[Sample], stiffness: float) -> GainModel:
 
 
 def squared_error(model: GainModel, samples: Sequence[Sample], mean_gain: float) -> float:
-    """Weighted sum of the squared errors of the model, whose zero is this mean gain."""
+    """Return the weighted sum of the squared errors of the model, whose zero is this mean gain."""
     return sum(sample.weight * (sample.gain - mean_gain - model.gain(sample.features)) ** 2 for sample in samples)
 
 
 def best_stiffness(folds: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]) -> float:
-    """The one of STIFFNESSES whose models, trained on the first of each pair, are least wrong on the second."""
+    """Return the stiffness whose models, trained on the first of each pair, have the least error on the second."""
 
     def error(stiffness: float) -> float:
         return sum(squared_error(fit(seen, stiffness), unseen, _mean_gain(seen)) for seen, unseen in folds)
@@ -96,7 +96,7 @@ def _knots(values: Floats) -> Floats:
 
 
 def _hats(values: Floats, knots: Floats) -> Floats:
-    """How much of each knot's height a value has: (values, knots), each row sums to 1."""
+    """Return the share of each knot's height at each value: (values, knots); each row sums to 1."""
     if len(knots) == 1:
         return np.ones((len(values), 1))
     inside = np.clip(values, knots[0], knots[-1])
@@ -110,12 +110,12 @@ def _hats(values: Floats, knots: Floats) -> Floats:
 
 
 def _answers(samples: Sequence[Sample]) -> Floats:
-    """One column per form of answer, 1 where it is asked for."""
+    """Return one column for each form of answer, 1 if the prompt asks for it."""
     return np.array([[float(sample.features.answer == form) for form in ANSWER_FORMS] for sample in samples])
 
 
 def _curve_penalty(knots: int, stiffness: float) -> Floats:
-    """What the steps between knots cost, and what the changes of those steps (bends) cost."""
+    """Return the penalty on the steps between knots and on the changes of those steps (bends)."""
     steps = np.diff(np.eye(knots), axis=0)
     bends = np.diff(np.eye(knots), n=2, axis=0) if knots > 2 else np.zeros((0, knots))
     penalty: Floats = stiffness * (knots * steps.T @ steps + bends.T @ bends)
@@ -133,5 +133,5 @@ def _block_diagonal(blocks: Sequence[Floats]) -> Floats:
 
 
 def _rounded(values: Floats) -> tuple[float, ...]:
-    """As floats of DECIMALS decimals; no negative zero."""
+    """Return floats with DECIMALS decimals and no negative zero."""
     return tuple(round(float(value), DECIMALS) + 0.0 for value in values)

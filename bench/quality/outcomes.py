@@ -1,4 +1,4 @@
-"""Prompts with the outcomes of a weak and a strong model, read from a file and told apart by what they repeat."""
+"""Prompts with the outcomes of a weak and a strong model, read from a file and grouped by the words that they share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bench.quality.bare_prompt import bare_prompt
 from bench.reporting.report import REPOSITORY
 
 OUTCOMES: Final = REPOSITORY.parent / "shared" / "data" / "routing_outcomes.jsonl"
-"""RouterArena's cached results, a part of them; Apache-2.0."""
+"""A part of RouterArena's cached results; Apache-2.0."""
 SAME_WORDS = 0.6
-"""Two prompts that share this part of their words are one task in two wordings, or two questions on one text."""
+"""Two prompts that share this part of their words are one task in two wordings, or two questions about one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class Outcome:
     id: str
     prompt: str
     weak_score: float
-    """0 (wrong) to 1 (right), as is `strong_score`; translation scores may be a little under 0."""
+    """0 (wrong) to 1 (right), like `strong_score`; translation scores may be slightly negative."""
     strong_score: float
 
     @property
     def gain(self) -> float:
-        """What the strong model gains."""
+        """The gain of the strong model."""
         return self.strong_score - self.weak_score
 
     @property
     def benchmark(self) -> str:
-        """The benchmark it is from: the first word of its id, so that all subjects of one are together."""
+        """Its benchmark: the first word of its id, so that all subjects of a benchmark are together."""
         name = self.id.rpartition("_")[0] or self.id
         return name.partition("_")[0].partition("-")[0]
 
 
 def read_outcomes(path: Path) -> list[Outcome]:
-    """The outcomes of a JSON Lines file, one object a line; keys that are not used are ignored.
+    """Return the outcomes of a JSON Lines file, one object a line; other keys are ignored.
 
     Raises:
-        ValueError: names the first line that is no such object.
+        ValueError: a line is no such object; the message names the first.
         OSError: the file cannot be read.
     """
     found = []
@@ -70,9 +70,9 @@ def read_outcomes(path: Path) -> list[Outcome]:
 
 
 def groups(outcomes: Sequence[Outcome]) -> list[int]:
-    """A number for each outcome, the same for those whose bare prompts share SAME_WORDS of their words (Jaccard).
+    """Return a number for each outcome, the same if their bare prompts share SAME_WORDS of their words (Jaccard).
 
-    Links are followed, so a chain of similar prompts is one group. Quadratic in the number of outcomes.
+    A chain of similar prompts is one group. The time is quadratic in the number of outcomes.
     """
     words = [frozenset(bare_prompt(outcome.prompt).lower().split()) for outcome in outcomes]
     group = list(range(len(words)))
@@ -91,11 +91,11 @@ def groups(outcomes: Sequence[Outcome]) -> list[int]:
 
 
 def folds(keys: Sequence[object], count: int, order: Sequence[int]) -> list[list[int]]:
-    """Indices dealt into so many folds of about one size; those of one key stay together.
+    """Return the indices in so many folds of about the same size; those of one key stay together.
 
     Args:
         keys: one for each index.
-        count: how many folds; fewer where there are fewer keys.
+        count: number of folds; there are fewer if there are fewer keys.
         order: a permutation of the indices, in which they are dealt.
     """
     members: dict[object, list[int]] = defaultdict(list)

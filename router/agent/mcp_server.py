@@ -3,8 +3,8 @@
 It uses the low-level server of the `mcp` package: the tools are defined once for three interfaces, with their own JSON
 schemas, and the Agent SDK takes only a low-level server.
 
-python -m router.agent.mcp_server --url http://localhost:8000        the live state of a running application
-python -m router.agent.mcp_server --profile cluster/profiles/gpu.yaml    a tier registry, nothing live
+power-lever mcp --url http://localhost:8000              the live state of a running application
+power-lever mcp --profile cluster/profiles/gpu.yaml      a tier registry without a live state
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -149,27 +148,23 @@ async def _serve_application(url: str) -> None:
         await serve(application_reader(client, url.rstrip("/")))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+def main(arguments: Sequence[str]) -> int:
+    """Run `power-lever mcp`; return the exit code.
+
+    Raises:
+        ConfigError: the profile is wrong.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m router.agent.mcp_server",
+        prog="power-lever mcp",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--url", help="a running application")
     source.add_argument("--profile", type=Path, metavar="FILE", help="a profile's YAML")
-    args = parser.parse_args(argv)
-    try:
-        if args.url is not None:
-            asyncio.run(_serve_application(args.url))
-        else:
-            asyncio.run(serve(profile_reader(args.profile)))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command line)
-        return 1
+    given = parser.parse_args(arguments)
+    if given.url is not None:
+        asyncio.run(_serve_application(given.url))
+    else:
+        asyncio.run(serve(profile_reader(given.profile)))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

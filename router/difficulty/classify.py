@@ -135,7 +135,8 @@ def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Rulin
     task = scan.ends()
     directives = task.directives()
     shape = scan.without(directives)
-    tokens = estimate_tokens(text) - estimate_tokens("".join(directives))
+    whole_tokens = estimate_tokens(text)
+    tokens = whole_tokens - estimate_tokens("".join(directives))
     arithmetic = _is_arithmetic(shape)
 
     category, why = _category(task, shape, tokens, arithmetic)
@@ -155,7 +156,7 @@ def rule(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Rulin
     if safety:
         category, why = "safety_critical", safety
     least, most = rules.difficulty_range[category]
-    if estimate_tokens(text) >= LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
+    if whole_tokens >= LONG_CONTEXT_TOKENS or len(text) > SCAN_CHARS:
         least, most = LONG_CONTEXT_DIFFICULTY, max(most, LONG_CONTEXT_DIFFICULTY)
     difficulty = min(max(difficulty, least), most)
     kept = category in NEVER_EASIER or any(points >= HARD_POINTS for points, _ in found)

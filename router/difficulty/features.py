@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from itertools import repeat
 from string import ascii_lowercase
 from typing import Literal, NamedTuple, get_args
 
@@ -86,9 +87,13 @@ def answer_form(category: Category, options: int) -> AnswerForm:
     return "code" if category == "code" else "text"
 
 
-_OPTION_LABELS = ("\n{}.", "\n{})", "\n({})", "\n{}:", " ({})")
-"""What begins an option, in lower case; `{}` is its letter."""
-_FIRST_OPTION_LABELS = {"\n{}.": " {}.", "\n{})": " {})"}
+def _labels(label: str) -> tuple[bytes, ...]:
+    return tuple(label.format(letter).encode() for letter in ascii_lowercase)
+
+
+_OPTION_LABELS = tuple(_labels(label) for label in ("\n{}.", "\n{})", "\n({})", "\n{}:", " ({})"))
+"""What begins an option, in lower case: for each way to write it, one label a letter."""
+_FIRST_OPTION_LABELS = (b" a.", b" a)", None, None, None)
 """The first option may stand on the line that announces the options ("Choose: A. red")."""
 
 
@@ -99,23 +104,19 @@ def count_options(latin: bytes) -> int:
     behind the one before it, so a kind of label takes one pass of the text.
     """
     text = b"\n" + latin.lower()
-    most = max(_count_labels(text, label) for label in _OPTION_LABELS)
+    most = max(map(_count_labels, repeat(text), _OPTION_LABELS, _FIRST_OPTION_LABELS))
     return most if most >= 2 else 0
 
 
-def _count_labels(text: bytes, label: str) -> int:
-    place = _find_label(text, label, "a", 0)
-    if place < 0 and label in _FIRST_OPTION_LABELS:
-        place = _find_label(text, _FIRST_OPTION_LABELS[label], "a", 0)
+def _count_labels(text: bytes, labels: tuple[bytes, ...], first: bytes | None) -> int:
+    place = text.find(labels[0])
+    if place < 0 and first is not None:
+        place = text.find(first)
     found = 0
     while place >= 0 and found < MOST_OPTIONS:
         found += 1
-        place = _find_label(text, label, ascii_lowercase[found], place + 1)
+        place = text.find(labels[found], place + 1)
     return found
-
-
-def _find_label(text: bytes, label: str, letter: str, start: int) -> int:
-    return text.find(label.format(letter).encode(), start)
 
 
 def latin_bytes(text: str) -> bytes:

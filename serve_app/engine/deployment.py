@@ -91,12 +91,12 @@ class EngineDeployment:
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
         """Answer one request. Its items go over the token channel; `send_items` says what is returned."""
-        with self._signals.request(reply_to.asked_s):
+        with self._signals.request(reply_to.called_s):
             return await send_items(reply_to, stream_items(self._engine, request))
 
     async def openai(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
         """Answer one request with the engine's own OpenAI application; otherwise as `generate`."""
-        with self._signals.request(reply_to.asked_s):
+        with self._signals.request(reply_to.called_s):
             return await send_items(reply_to, openai_items(self._engine, self._openai, call))
 
     def record_autoscaling_stats(self) -> dict[str, float]:

@@ -81,16 +81,16 @@ class LoadSignals:
         return self._under_way
 
     @contextmanager
-    def request(self, asked_s: float) -> Iterator[None]:
+    def request(self, called_s: float) -> Iterator[None]:
         """Count a request as being at the engine.
 
         Args:
-            asked_s: when the ingress sent it.
+            called_s: when the ingress made the call, seconds since the epoch.
         """
         began_s = self.clock()
-        if asked_s >= self.ready_s:
+        if called_s >= self.ready_s:
             # Clocks of nodes differ a little.
-            self._waits.add(max(0.0, began_s - asked_s), began_s)
+            self._waits.add(max(0.0, began_s - called_s), began_s)
         self._under_way += 1
         try:
             yield

@@ -57,7 +57,7 @@ class ReplyTo:
     host: str
     port: int
     key: bytes
-    asked_s: float
+    called_s: float
     """When the ingress made the call, seconds since the epoch."""
 
 

@@ -79,8 +79,6 @@ def engines(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
             stack.enter_context(engine_process(scarce, tier, models, logs / "scarce.log")),
         )
         yield engines
-        for engine in engines:
-            engine.end()
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def server(claude: MessagesApi) -> Iterator[Server]:
         }
     )
     server.env = {**server.env, "ANTHROPIC_API_KEY": KEY}
-    with running(server, timeout_s=180):
+    with running(server, timeout_s=300):
         yield server
 
 

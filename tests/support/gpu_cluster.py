@@ -31,6 +31,8 @@ HEAD_TYPE: Final = "ray.head.default"
 """The provider's name of the head."""
 IDLE_MINUTES: Final = 0.15
 """Idle time after which the autoscaler removes a node."""
+NODE_UP_S: Final = 60.0
+"""A node of this machine is up within this; a cloud's takes minutes."""
 NODE_TYPES: Final[Mapping[str, tuple[str, int, int]]] = {
     "l4": ("L4", 1, 2),
     "a10g": ("A10G", 1, 3),
@@ -183,7 +185,6 @@ def gpu_cluster(
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "PYTHONPATH": str(REPOSITORY),
         "RAY_AUTH_MODE": "disabled",  # otherwise the dashboard requires a token, and leaves one in the home folder
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",  # the tests do not wait for its drain
     }
     log = (scratch / "ray-start.log").open("wb")
     process = subprocess.Popen(
@@ -207,7 +208,7 @@ def gpu_cluster(
         _wait(lambda: set(cluster.applications().values()) == {"RUNNING"}, timeout_s, cluster)
         yield cluster
     finally:
-        stop_tree(process.pid)
+        stop_tree(process.pid, grace_s=1)  # nobody waits for this cluster
         process.wait()
         log.close()
         shutil.rmtree(scratch, ignore_errors=True)

@@ -92,7 +92,7 @@ def test_another_application_alone_is_an_error(tmp_path: Path, capsys: pytest.Ca
     assert "none has import_path" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["check"], ["serve"], ["run", "x.yaml"]])
+@pytest.mark.parametrize("arguments", [["check"], ["serve"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from mcp_types import CallToolResult, TextContent
 from router.agent.application_state import ApplicationStateError
 from router.agent.mcp_server import main, tool_server
 from router.agent.tools import TOOLS, ToolContext, json_schema
+from router.errors import ConfigError
 from router.observation import Observation, TierState
 from router.steps import TraceStep
 from serve_app.api.views import tiers_view
@@ -95,7 +97,7 @@ async def test_an_application_that_does_not_answer_is_an_error_of_the_call() -> 
 
 
 def program(*arguments: str) -> StdioServerParameters:
-    return StdioServerParameters(command=sys.executable, args=["-m", "router.agent.mcp_server", *arguments], cwd=ROOT)
+    return StdioServerParameters(command=sys.executable, args=["-m", "serve_app", "mcp", *arguments], cwd=ROOT)
 
 
 @pytest.fixture
@@ -138,14 +140,12 @@ async def test_a_client_sees_a_profile_where_there_is_no_application() -> None:
 
 
 @pytest.mark.parametrize("content", ["tiers: 7", "{", None])
-def test_a_file_that_is_no_profile_is_an_error_before_anything_is_served(
-    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_no_profile_is_an_error_before_anything_is_served(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     if content is not None:
         path.write_text(content)
-    assert main(["--profile", str(path)]) == 1
-    assert str(path) in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        main(["--profile", str(path)])
 
 
 def test_one_source_is_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ class Clock:
 
 def test_the_queue_wait_is_the_time_to_reach_the_engine_and_the_wait_in_it() -> None:
     signals = LoadSignals(900.0, Clock())
-    with signals.request(asked_s=999.5), signals.request(asked_s=999.9):
+    with signals.request(called_s=999.5), signals.request(called_s=999.9):
         stats = signals.stats(EngineLoad(running=2, waiting=1, kv_usage=0.25, queue_wait_ms=50))
     assert round(stats.pop("queue_wait_ms")) == 350
     assert stats == {"engine_running": 2, "engine_waiting": 1, "kv_usage": 0.25, "service_s": 0, "idle_s": 0}
@@ -35,13 +35,13 @@ def test_the_queue_wait_is_the_time_to_reach_the_engine_and_the_wait_in_it() -> 
 
 def test_a_request_that_has_waited_for_the_replica_to_start_is_no_queue_wait() -> None:
     signals = LoadSignals(1000.0, Clock())
-    with signals.request(asked_s=940.0):
+    with signals.request(called_s=940.0):
         assert signals.stats(IDLE)["queue_wait_ms"] == 0
 
 
 def test_a_clock_that_is_ahead_gives_no_negative_wait() -> None:
     signals = LoadSignals(900.0, Clock())
-    with signals.request(asked_s=1000.2):
+    with signals.request(called_s=1000.2):
         assert signals.stats(IDLE)["queue_wait_ms"] == 0
 
 
@@ -68,7 +68,7 @@ def test_a_replica_is_idle_since_its_last_request_or_since_it_began() -> None:
 def test_only_recent_values_count() -> None:
     clock = Clock()
     signals = LoadSignals(900.0, clock)
-    with signals.request(asked_s=999.0):
+    with signals.request(called_s=999.0):
         clock.now_s += 1
     clock.now_s += WAITS_S
     assert signals.stats(IDLE)["queue_wait_ms"] == 0

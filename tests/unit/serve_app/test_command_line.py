@@ -1,0 +1,40 @@
+"""`power-lever COMMAND`: each command lives in its own room."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serve_app.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_its_arguments(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: power-lever {name}")
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert all(f"\n{name} " in listed for name in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "usage: power-lever COMMAND" in capsys.readouterr().err
+
+
+def test_a_config_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "serve_app", "mcp", "--profile", str(tmp_path / "none.yaml")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
