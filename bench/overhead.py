@@ -26,8 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from psutil import Process
+
 from bench.load.client import PROMPTS, Stream, run_batch, total_tokens_per_s
-from bench.load.processes import Process, cpu_seconds
+from bench.load.processes import command_of, cpu_seconds
 from bench.load.servers import Server, application, bare_vllm, openmp_libraries, running
 from bench.load.sse import Dialect
 from bench.reporting.options import parser
@@ -120,7 +122,7 @@ def _frozen(processes: Sequence[Process]) -> Iterator[None]:
 
 def _is_engine(process: Process) -> bool:
     """Return whether it is one of vLLM's own processes, below the replica that Ray watches."""
-    return process.command().startswith("VLLM::")
+    return command_of(process).startswith("VLLM::")
 
 
 def _request(door: Door, bare: Server, app: Server) -> tuple[Dialect, int, dict[str, Any]]:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import yaml
+from psutil import Process
 
 from bench.load.client import HOST
-from bench.load.processes import Process, process_tree, stop_tree
+from bench.load.processes import command_of, process_tree, stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.profiles.reading import merge
 from router.registry import ChainEntry
@@ -288,7 +289,7 @@ def replica_trees(processes: list[Process], names: tuple[str, ...]) -> dict[str,
     """Return the replicas of the Serve deployments whose name contains each of `names`, with their child processes."""
     trees: dict[str, list[Process]] = {}
     for process in processes:
-        command = process.command()
+        command = command_of(process)
         if command.startswith(_REPLICA_PREFIX):
             words = command.removeprefix(_REPLICA_PREFIX).lower()
             for name in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from bench.load.processes import command_of
 from bench.load.servers import Server, replica_trees
 from tests.support.api import Api, events
 
@@ -25,8 +26,8 @@ QUESTION = {
 def replica(server: Server) -> tuple[int, int]:
     """Process ids of the server's ultra replica and of its engine core."""
     tree = replica_trees(server.processes(), (ULTRA,))[ULTRA]
-    [core] = [process for process in tree if "EngineCore" in process.command()]
-    [top] = [process for process in tree if process.command().startswith("ray::")]
+    [core] = [process for process in tree if "EngineCore" in command_of(process)]
+    [top] = [process for process in tree if command_of(process).startswith("ray::")]
     return top.pid, core.pid
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from bench.load.processes import command_of
 from bench.load.servers import Server
 from tests.support.api import Api
 
@@ -15,7 +16,7 @@ REQUESTS = 20
 
 def pool_processes(server: Server) -> set[int]:
     """Of the application with two ingress replicas."""
-    return {p.pid for p in server.processes() if p.command().startswith("ray::ServeReplica:power-lever-tight:pool")}
+    return {p.pid for p in server.processes() if command_of(p).startswith("ray::ServeReplica:power-lever-tight:pool")}
 
 
 def runs_seen(api: Api) -> set[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
+from bench.load.processes import command_of
 from bench.load.servers import Server
 from tests.support.api import Api, Json
 
@@ -30,7 +31,9 @@ def shown_by_all(api: Api, at_least: float) -> bool:
 
 def ingress_processes(server: Server) -> set[int]:
     """Of the application with two of them."""
-    return {p.pid for p in server.processes() if p.command().startswith("ray::ServeReplica:power-lever-tight:ingress")}
+    return {
+        p.pid for p in server.processes() if command_of(p).startswith("ray::ServeReplica:power-lever-tight:ingress")
+    }
 
 
 def test_finished_runs_are_shown_by_every_ingress_replica(tight: Api) -> None:

@@ -108,7 +108,7 @@ class FakeHub:
 
     @property
     def requests(self) -> int:
-        """How often anything was asked of it, files' content included."""
+        """Number of requests so far."""
         return self._state.listings + len(self._state.downloads)
 
     @property
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path in self.hub.stalls:
             self.hub.stalls[path].wait(30)
         if status := self.hub.failures.get(path):
-            self._error(status, "a fault that the test asked for")
+            self._error(status, "a fault of the test")
             return
         if path in self.hub.corrupt:
             content = bytes(byte ^ 0xFF for byte in content)

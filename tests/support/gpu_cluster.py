@@ -31,6 +31,8 @@ HEAD_TYPE: Final = "ray.head.default"
 """The provider's name of the head."""
 IDLE_MINUTES: Final = 0.15
 """Idle time after which the autoscaler removes a node."""
+NODE_UP_S: Final = 60.0
+"""A node of this machine is up within this; a cloud's takes minutes."""
 NODE_TYPES: Final[Mapping[str, tuple[str, int, int]]] = {
     "l4": ("L4", 1, 2),
     "a10g": ("A10G", 1, 3),

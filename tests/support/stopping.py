@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
+from psutil import Process
 
-from bench.load.processes import Process, read_process
+from bench.load.processes import command_of, is_alive
 from bench.load.servers import Server
 from tests.support.api import Answer, Api, events
 
@@ -60,6 +61,5 @@ def exit_code(server: Server, within_s: float) -> int:
 
 
 def still_running(tree: Sequence[Process]) -> list[str]:
-    """Commands of those processes that have not ended."""
-    now = [(read_process(process.pid), process) for process in tree]
-    return [then.command() for new, then in now if new and new.start_ticks == then.start_ticks and new.state != "Z"]
+    """Return the commands of those processes that have not ended."""
+    return [command_of(process) for process in tree if is_alive(process)]

@@ -1,13 +1,13 @@
-"""A language model small enough to test distributions on: random weights, 64 tokens, a checkpoint that engines load.
+"""A language model that is small enough to test distributions: random weights, 64 tokens, a checkpoint for engines.
 
     write_tiny_llama(folder / "target", TARGET)
     write_tiny_llama(folder / "draft", DRAFT)
 
-Its distributions depend on the whole text so far, and are neither flat nor peaked at temperatures from 0.5 to 1 (the
-scale of the output layer sees to that), so that a wrong distribution shows in few samples. The draft is a perturbed
-copy: it agrees with the target often, and not always.
+Its distributions depend on all tokens so far. The scale of the output layer makes them neither flat nor peaked at
+temperatures from 0.5 to 1, so that a wrong distribution shows in few samples. The draft is a perturbed copy, which
+agrees with the target often, but not always.
 
-`TinyLlama.distribution` is the model itself in numpy, in double precision: what an engine must sample from.
+`TinyLlama.distribution` computes the model in numpy, in double precision: an engine must sample from it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ INTERMEDIATE: Final = 128
 LAYERS: Final = 2
 HEADS: Final = 2
 HEAD_SIZE: Final = HIDDEN // HEADS
-"""32: the smallest that vLLM's CPU attention has (`CPUAttentionBackend.get_supported_head_sizes`)."""
+"""32: the smallest of vLLM's CPU attention (`CPUAttentionBackend.get_supported_head_sizes`)."""
 ROPE_THETA: Final = 10_000.0
 NORM_EPSILON: Final = 1e-5
 MAX_LENGTH: Final = 256
 
 LOGIT_DEVIATION: Final = 1.5
-"""Standard deviation of the logits. Of normal logits about ln(VOCABULARY) - LOGIT_DEVIATION^2 / 2 = 3.0 nats of entropy
-are left at temperature 1."""
+"""Standard deviation of the logits. At temperature 1, normal logits then have an entropy of about
+ln(VOCABULARY) - LOGIT_DEVIATION^2 / 2 = 3.0 nats."""
 
-# The conversation, and nothing that the vocabulary lacks.
+# Only characters of the vocabulary.
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}{{ message['content'] }}\n{% endfor %}{% if add_generation_prompt %}- {% endif %}"
 )
@@ -54,27 +54,27 @@ CHAT_TEMPLATE: Final = (
 
 @dataclass(frozen=True)
 class TinyLlama:
-    """The model of a seed, and of how much of its weights is replaced by other random ones (0 to 1)."""
+    """The model of a seed; `perturbation` is the share (0 to 1) of other random weights mixed in."""
 
     seed: int = 0
     perturbation: float = 0.0
 
     @cached_property
     def weights(self) -> dict[str, Array]:
-        """By the names that transformers and vLLM look for."""
+        """Weights by the names that transformers and vLLM use."""
         own, other = np.random.default_rng(self.seed), np.random.default_rng([self.seed, 1])
         share = self.perturbation
 
         def matrix(rows: int, columns: int, deviation: float) -> Array:
-            # Squares add up to 1, so that a perturbed matrix is as large as the one that it came from.
+            # The squares add up to 1, so that perturbation keeps the norm.
             mixed = np.sqrt(1 - share**2) * own.normal(size=(rows, columns)) + share * other.normal(
                 size=(rows, columns)
             )
-            # Rounded to what the checkpoint holds.
+            # Rounded as in the checkpoint.
             rounded: Array = (deviation * mixed).astype(np.float32).astype(np.float64)
             return rounded
 
-        even = HIDDEN**-0.5  # keeps the size of what is multiplied
+        even = HIDDEN**-0.5  # keeps the norm of the input
         weights = {"model.embed_tokens.weight": matrix(VOCABULARY, HIDDEN, 1.0)}
         for layer in range(LAYERS):
             name = f"model.layers.{layer}"
@@ -83,7 +83,7 @@ class TinyLlama:
                 f"{name}.self_attn.q_proj.weight": matrix(HIDDEN, HIDDEN, even),
                 f"{name}.self_attn.k_proj.weight": matrix(HIDDEN, HIDDEN, even),
                 f"{name}.self_attn.v_proj.weight": matrix(HIDDEN, HIDDEN, even),
-                # Attention takes a mean, which is small. Doubled, so that each token of the past counts.
+                # Doubled, as attention takes a mean, which is small: each past token must count.
                 f"{name}.self_attn.o_proj.weight": matrix(HIDDEN, HIDDEN, 2 * even),
                 f"{name}.post_attention_layernorm.weight": np.ones(HIDDEN),
                 f"{name}.mlp.gate_proj.weight": matrix(INTERMEDIATE, HIDDEN, even),
@@ -91,12 +91,12 @@ class TinyLlama:
                 f"{name}.mlp.down_proj.weight": matrix(HIDDEN, INTERMEDIATE, INTERMEDIATE**-0.5),
             }
         weights["model.norm.weight"] = np.ones(HIDDEN)
-        # The last norm makes all hidden states of length sqrt(HIDDEN): this scale is the logits'.
+        # After the last norm all hidden states have length sqrt(HIDDEN), so this sets the scale of the logits.
         weights["lm_head.weight"] = matrix(VOCABULARY, HIDDEN, LOGIT_DEVIATION * even)
         return weights
 
     def logits(self, tokens: Sequence[int]) -> Array:
-        """[len(tokens), VOCABULARY]: row i is of the token after the first i + 1."""
+        """Return [len(tokens), VOCABULARY]: row i is for the token after the first i + 1."""
         weights = self.weights
         x = weights["model.embed_tokens.weight"][list(tokens)]
         for layer in range(LAYERS):
@@ -109,7 +109,7 @@ class TinyLlama:
         return logits
 
     def distribution(self, tokens: Sequence[int], temperature: float = 1.0) -> Array:
-        """[VOCABULARY]: probabilities of the token after these."""
+        """Return [VOCABULARY]: probabilities of the next token."""
         return _softmax(self.logits(tokens)[-1] / temperature)
 
 
@@ -127,7 +127,7 @@ def write_tiny_llama(folder: Path, model: TinyLlama) -> None:
 
 
 def tokenizer() -> Tokenizer:
-    """One token a character; text is encoded without `<s>`."""
+    """Return a tokenizer with one token per character; it encodes text without `<s>`."""
     vocabulary = {token: token_id for token_id, token in enumerate((*SPECIAL_TOKENS, *CHARACTERS))}
     characters = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[0]))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -170,7 +170,7 @@ _TOKENIZER_CONFIG: Final[dict[str, Any]] = {
 
 
 def _attention(x: Array, q_proj: Array, k_proj: Array, v_proj: Array, o_proj: Array) -> Array:
-    """Causal self-attention: [tokens, HIDDEN] to the same."""
+    """Return causal self-attention: [tokens, HIDDEN] to the same."""
     q, k, v = ((x @ w.T).reshape(len(x), HEADS, HEAD_SIZE).swapaxes(0, 1) for w in (q_proj, k_proj, v_proj))
     scores = _rotated(q) @ _rotated(k).swapaxes(1, 2) * HEAD_SIZE**-0.5
     later = np.triu(np.ones((len(x), len(x)), dtype=bool), k=1)
@@ -180,9 +180,9 @@ def _attention(x: Array, q_proj: Array, k_proj: Array, v_proj: Array, o_proj: Ar
 
 
 def _rotated(x: Array) -> Array:
-    """Rotary position embedding of [HEADS, tokens, HEAD_SIZE] (Su et al. 2021, arXiv:2104.09864, equation 34).
+    """Return rotary position embedding of [HEADS, tokens, HEAD_SIZE] (Su et al. 2021, arXiv:2104.09864, equation 34).
 
-    As Llama checkpoints have it: dimension i is rotated with dimension i + HEAD_SIZE / 2, not with its neighbour.
+    As in Llama checkpoints, dimension i is rotated with dimension i + HEAD_SIZE / 2, not with its neighbour.
     """
     half = HEAD_SIZE // 2
     angles = np.arange(x.shape[1])[:, None] * ROPE_THETA ** (-np.arange(half) / half)
@@ -192,7 +192,7 @@ def _rotated(x: Array) -> Array:
 
 
 def _normed(x: Array) -> Array:
-    """RMSNorm with weight 1."""
+    """Return RMSNorm with weight 1."""
     normed: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + NORM_EPSILON)
     return normed
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.integration.gpu_nodes.conftest import types
 from tests.support.api import Api
-from tests.support.gpu_cluster import GpuCluster
+from tests.support.gpu_cluster import NODE_UP_S, GpuCluster
+from tests.support.many_streams import Streams
 
 
 def test_a_prompt_brings_up_a_node_of_its_gpu_type_only_and_a_real_engine_that_answers(
@@ -18,15 +19,15 @@ def test_a_prompt_brings_up_a_node_of_its_gpu_type_only_and_a_real_engine_that_a
 ) -> None:
     assert types(engines) == {}
     assumed_s = engines.tier("balanced")["cold_start_s"]
-    answer = engines.infer(
-        prompt="What is the capital of France?", mode="manual", power=40, temperature=0, max_tokens=12
-    )
+    streams = Streams(engines.base_url)
+    question = "What is the capital of France?"
+    streams.start([{"prompt": question, "mode": "manual", "power": 40, "temperature": 0, "max_tokens": 12}])
+    engines.wait_for(lambda api: "A10G" in (api.tier("balanced")["reason"] or ""), NODE_UP_S)
+    [answer] = streams.answers(timeout_s=180)
     assert answer.kinds[-2:] == ["metrics", "done"]
     assert "Paris" in answer.text
     assert (answer.one("config")["gpu"], answer.one("config")["warm"]) == ("A10G", False)
-    statuses = answer.all("status")
-    assert {status["state"] for status in statuses} >= {"provisioning", "loading"}
-    assert any("A10G" in (status["reason"] or "") for status in statuses)
+    assert {status["state"] for status in answer.all("status")} >= {"provisioning", "loading"}
     assert types(engines) == {"A10G": 1}
     assert list(cluster.gpu_nodes().values()) == ["A10G"]
     assert engines.tier("balanced")["cold_start_s"] != assumed_s  # measured now

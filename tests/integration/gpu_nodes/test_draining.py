@@ -8,14 +8,12 @@ from typing import Any
 
 from tests.integration.gpu_nodes.conftest import IDLE_S, applications, types
 from tests.support.api import Api
-from tests.support.gpu_cluster import IDLE_MINUTES, GpuCluster
+from tests.support.gpu_cluster import IDLE_MINUTES, NODE_UP_S, GpuCluster
 from tests.support.many_streams import Streams
 
 ALL = 32
 LONG = [500] * ALL
 """Tokens of each stream: 25 s."""
-NODE_UP_S = 60.0
-"""A node of this machine is up within this; a cloud's takes minutes."""
 SCALED_IN_S = 90.0
 LONGEST_S = 240.0
 """Longer than any stream."""

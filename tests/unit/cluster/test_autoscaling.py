@@ -367,11 +367,11 @@ def test_the_policy_reads_the_newest_report_of_every_replica() -> None:
 
 
 def test_the_policy_decides_once_a_period() -> None:
-    asked = policy()
+    once = policy()
     busy = {"engine_running": {"a": series(8)}, "service_s": {"a": series(10)}}
-    assert asked(context(10.0, 1))[0] == 1
-    assert asked(context(10.5, 1, raw_metrics=busy, total_queued_requests=30.0))[0] == 1
-    assert asked(context(11.0, 1, raw_metrics=busy, total_queued_requests=30.0))[0] > 1
+    assert once(context(10.0, 1))[0] == 1
+    assert once(context(10.5, 1, raw_metrics=busy, total_queued_requests=30.0))[0] == 1
+    assert once(context(11.0, 1, raw_metrics=busy, total_queued_requests=30.0))[0] > 1
 
 
 def test_a_replica_that_has_not_reported_counts_as_idle() -> None:

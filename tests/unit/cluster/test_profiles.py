@@ -131,16 +131,16 @@ def test_an_unknown_profile_names_what_is_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [("a: [1", "is not YAML"), ("- 1", "got list, must be a mapping"), ("", "got NoneType, must be a mapping")],
 )
-def test_a_file_without_a_mapping_is_named(content: str, said: str, tmp_path: Path) -> None:
+def test_a_file_without_a_mapping_is_named(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError) as error:
         read_yaml(path)
     assert str(error.value).startswith(f"{path}: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

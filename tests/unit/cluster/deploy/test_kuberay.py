@@ -77,7 +77,7 @@ def test_the_ray_service_fits_kuberays_schema_without_unknown_fields(crd: Any) -
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda spec: spec.update(servConfig=""), "servConfig"),
         (lambda spec: spec["rayClusterConfig"]["autoscalerOptions"].update(version="v3"), "v3"),
@@ -88,10 +88,10 @@ def test_the_ray_service_fits_kuberays_schema_without_unknown_fields(crd: Any) -
         ),
     ],
 )
-def test_the_schema_finds_wrong_fields(crd: Any, change: Any, said: str) -> None:
+def test_the_schema_finds_wrong_fields(crd: Any, change: Any, message: str) -> None:
     wrong = document(SERVICE)
     change(wrong["spec"])
-    assert any(said in problem for problem in problems(crd, wrong))
+    assert any(message in problem for problem in problems(crd, wrong))
 
 
 def test_the_seeding_job_and_the_claim_fit_the_pod_and_volume_schemas_inside_kuberays(crd: Any) -> None:

@@ -133,18 +133,18 @@ def test_ray_is_started_with_the_environment_of_serve_env_the_models_folder_and_
     path: str, role: str, tmp_path: Path
 ) -> None:
     command = document(path)[f"{role}_start_ray_commands"][-1]
-    told = run_with_fake_ray(command, tmp_path, gpus="")
+    calls = run_with_fake_ray(command, tmp_path, gpus="")
     expected = {
         "head": ["start", "--head", "--port=6379", "--autoscaling-config=~/ray_bootstrap_config.yaml"],
         "worker": ["start", "--address=10.0.0.10:6379"],
     }[role]
     haproxy = {HAPROXY: str(tmp_path / "power-lever/.venv/bin/power-lever-haproxy")}
     environment = [f"{name}={value}" for name, value in (serve_env() | haproxy | STARTED_WITH).items()]
-    assert told == expected + environment
+    assert calls == expected + environment
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told"),
+    ("gpus", "calls"),
     [
         (A100, ['--resources={"accelerator_type:A100-80G":1}']),
         ("GPU 0: NVIDIA A100 80GB PCIe (UUID: GPU-0)", ['--resources={"accelerator_type:A100-80G":1}']),
@@ -152,9 +152,9 @@ def test_ray_is_started_with_the_environment_of_serve_env_the_models_folder_and_
         ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)", []),
     ],
 )
-def test_an_own_machine_with_an_80_gb_a100_names_it(gpus: str, told: list[str], tmp_path: Path) -> None:
+def test_an_own_machine_with_an_80_gb_a100_names_it(gpus: str, calls: list[str], tmp_path: Path) -> None:
     command = document(OWN)["worker_start_ray_commands"][-1]
-    assert [line for line in run_with_fake_ray(command, tmp_path, gpus) if "resources" in line] == told
+    assert [line for line in run_with_fake_ray(command, tmp_path, gpus) if "resources" in line] == calls
 
 
 def test_the_models_folder_is_mounted_before_ray_starts_on_aws() -> None:

@@ -78,20 +78,20 @@ def test_skypilot_accepts_the_task_with_a_bucket(tmp_path: Path) -> None:
 
 def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> list[str]:
     """Run the task's `run` with fake commands; return how they were called."""
-    binaries, told = home / ".venv/bin", home / "told"
+    binaries, calls = home / ".venv/bin", home / "calls"
     binaries.mkdir(parents=True)
     (home / "cluster").mkdir()
     (home / "cluster/serve.env").write_text((ROOT / "cluster/serve.env").read_text())
     (home / "busy").write_text("x" * busy_minutes)
     (binaries / "activate").write_text(f"export PATH={binaries}:$PATH")
     names = [*serve_env(), HAPROXY, "MODELS_DIR", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
-    environment = "; ".join(f'echo "{name}=${name}" >> {told}' for name in names)
+    environment = "; ".join(f'echo "{name}=${name}" >> {calls}' for name in names)
     for name, script in {
-        "ray": f'echo ray "$@" >> {told}; {environment}; case "$*" in *--block*) '
-        f"trap 'echo drained >> {told}; exit 0' TERM; while :; do /bin/sleep 0.05; done;; esac",
-        "power-lever": f'echo power-lever "$@" >> {told}',
+        "ray": f'echo ray "$@" >> {calls}; {environment}; case "$*" in *--block*) '
+        f"trap 'echo drained >> {calls}; exit 0' TERM; while :; do /bin/sleep 0.05; done;; esac",
+        "power-lever": f'echo power-lever "$@" >> {calls}',
         "power-lever-haproxy": "",
-        "sleep": f"echo minute >> {told}; /bin/sleep 0.1",
+        "sleep": f"echo minute >> {calls}; /bin/sleep 0.1",
         "curl": f"[ -s {home}/busy ] && truncate --size=-1 {home}/busy",
         "nvidia-smi": f"echo '{gpus}'",
     }.items():
@@ -105,7 +105,7 @@ def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> lis
         capture_output=True,
         timeout=60,
     )
-    return told.read_text().splitlines()
+    return calls.read_text().splitlines()
 
 
 HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
@@ -139,10 +139,10 @@ def test_the_head_starts_ray_and_serves(tmp_path: Path) -> None:
 def test_a_gpu_node_joins_and_drains_after_ten_minutes_without_a_replica(
     gpus: str, resources: str, tmp_path: Path
 ) -> None:
-    told = run_node(tmp_path, head="10.0.0.10", busy_minutes=3, gpus=gpus)
-    assert [line for line in told if line != "minute"] == [
+    calls = run_node(tmp_path, head="10.0.0.10", busy_minutes=3, gpus=gpus)
+    assert [line for line in calls if line != "minute"] == [
         f"ray start --address=10.0.0.10:6379 --dashboard-agent-listen-port=52366 --block{resources}",
         *environment(tmp_path),
         "drained",
     ]
-    assert told.count("minute") == 3 + 10
+    assert calls.count("minute") == 3 + 10

@@ -64,7 +64,7 @@ def test_large_models_are_seeded_only_with_their_flag(
     assert main(["seed", "--profile", profile], env) == 0
     assert "big: skipped, large (39.80 GB): add --large to seed it" in capsys.readouterr().out
     assert not (models / "big").exists()
-    assert main(["verify", "--profile", profile], env) == 0  # a large model that nobody fetched is no damage
+    assert main(["verify", "--profile", profile], env) == 0  # a large model that was never seeded is not damaged
     assert main(["seed", "--profile", profile, "--large", "--only", "big"], env) == 0
     assert (models / "big").is_dir()
 

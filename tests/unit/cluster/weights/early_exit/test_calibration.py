@@ -20,16 +20,16 @@ def test_each_row_holds_the_states_of_a_plain_run_over_prompt_and_answer(
 ) -> None:
     prompts = [system + prompt for prompt in PROMPTS]
     steps: list[list[int]] = []
-    draw = calibration_module._sample
+    original = calibration_module._sample
 
-    def drawn(likely: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-        tokens = draw(likely, random)
+    def sample(likely: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        tokens = original(likely, random)
         if len(steps) == 4:
             tokens[1] = 2  # an answer ends, and its row goes
         steps.append(tokens[:, 0].tolist())
         return tokens
 
-    monkeypatch.setattr(calibration_module, "_sample", drawn)
+    monkeypatch.setattr(calibration_module, "_sample", sample)
     target = model()
     answers = own_answers(target, prompts, 2, Calibration(tokens=60))
     written = defaultdict(list)

@@ -80,7 +80,7 @@ def test_force_replaces_no_other_model(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--layers", "9"], "layers: got 9, tiny has 4: allowed are 1 to 4"),
         (["--layers", "2", "--model", "gone"], "no model 'gone' in {models}: it has tiny"),
@@ -94,13 +94,13 @@ def test_an_impossible_draft_is_one_line_and_exit_1(
     target: Target,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    said: str,
+    message: str,
 ) -> None:
     assert make(env, *arguments) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert said.format(models=models) in error
+    assert message.format(models=models) in error
     assert [path.name for path in models.iterdir() if path.is_dir()] == [TARGET]
 
 

@@ -29,22 +29,22 @@ def make(target: Target, layers: int, calibration: Calibration = FEW, name: str 
 def test_its_logits_are_the_targets_head_on_the_projected_state(models: Path, tied: bool) -> None:
     target = write_target(models, tie_word_embeddings=tied)
     folder, _ = make(target, 2)
-    whole = AutoModelForCausalLM.from_pretrained(target.path, dtype=torch.float32)
-    projection = fit_projection(*states(target, whole, 2))
+    loaded = AutoModelForCausalLM.from_pretrained(target.path, dtype=torch.float32)
+    projection = fit_projection(*states(target, loaded, 2))
     text = torch.arange(3, 40)[None]
     with torch.no_grad():
-        early = whole.model.norm(whole(text, output_hidden_states=True).hidden_states[2])
-        wanted = whole.lm_head(early @ projection.T)
+        early = loaded.model.norm(loaded(text, output_hidden_states=True).hidden_states[2])
+        expected = loaded.lm_head(early @ projection.T)
         got = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(text).logits
-    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-def states(target: Target, whole: Any, layers: int) -> tuple[torch.Tensor, torch.Tensor]:
+def states(target: Target, loaded: Any, layers: int) -> tuple[torch.Tensor, torch.Tensor]:
     chats = [[{"role": "user", "content": prompt}] for prompt in calibration_prompts()]
     prompts = AutoTokenizer.from_pretrained(target.path).apply_chat_template(
         chats, add_generation_prompt=True, return_dict=False
     )
-    fitted, _ = own_answers(whole, prompts, layers, FEW).split()
+    fitted, _ = own_answers(loaded, prompts, layers, FEW).split()
     return fitted.early, fitted.final
 
 
@@ -63,10 +63,10 @@ def test_the_fit_raises_agreement_on_held_out_prompts(target: Target) -> None:
 
 def test_it_holds_the_first_layers_as_they_are_and_no_others(target: Target) -> None:
     folder, _ = make(target, 3)
-    whole, draft = load_file(target.path / "model.safetensors"), load_file(folder / "model.safetensors")
-    assert set(draft) - set(whole) == {"lm_head.weight"}
+    loaded, draft = load_file(target.path / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert set(draft) - set(loaded) == {"lm_head.weight"}
     assert {name.split(".")[2] for name in draft if "layers" in name} == {"0", "1", "2"}
-    assert all(torch.equal(tensor, whole[name]) for name, tensor in draft.items() if name in whole)
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in draft.items() if name in loaded)
 
 
 def test_its_config_differs_only_in_layers_and_tie_and_its_tokenizer_not_at_all(target: Target) -> None:

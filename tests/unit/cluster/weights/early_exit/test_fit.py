@@ -28,9 +28,9 @@ def test_a_ridge_equals_additional_rows_of_the_identity() -> None:
 
 
 def test_it_recovers_an_exact_projection() -> None:
-    x, wanted = normal(500, 8, seed=1), normal(8, 8, seed=2)
-    found = fit_projection(x, x @ wanted.T, ridge=1e-9)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    x, expected = normal(500, 8, seed=1), normal(8, 8, seed=2)
+    found = fit_projection(x, x @ expected.T, ridge=1e-9)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_equal_states_give_the_identity() -> None:

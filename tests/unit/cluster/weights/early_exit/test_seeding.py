@@ -44,7 +44,7 @@ def write_profile(path: Path, layers: int) -> Path:
 
 @pytest.fixture
 def run(models: Path, profile: Path) -> Run:
-    # Port 9 of this machine answers nobody: neither a draft nor a target that is there needs a hub.
+    # No server listens on port 9: neither a draft nor a complete target needs a hub.
     env = {"MODELS_DIR": str(models), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_x"}
     return lambda command: main([command, "--profile", str(profile)], env)
 
