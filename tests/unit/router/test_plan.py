@@ -70,7 +70,7 @@ def test_manual_follows_the_power_dial_whatever_the_prompt(power: int, tier: str
     assert (made.tier, made.power) == (tier, power)
 
 
-def test_manual_without_dials_is_50_and_50() -> None:
+def test_manual_mode_without_dials_is_power_50_and_speed_50() -> None:
     made = planned(mode="manual")
     assert (made.power, made.speed, made.tier) == (50, 50, "balanced")
 
@@ -88,7 +88,7 @@ def test_the_last_user_message_is_what_is_classified() -> None:
     assert planned(messages=chat("Hi", "Hello!", HARD)).classification.difficulty >= 8
 
 
-def test_what_the_assistant_said_does_not_make_a_prompt_safety_critical() -> None:
+def test_the_assistants_words_do_not_make_a_prompt_safety_critical() -> None:
     made = planned(messages=chat("Hi", "Never mix bleach and ammonia.", EASY))
     assert made.classification.category == "simple_question"
 
@@ -112,7 +112,7 @@ def test_a_conversation_without_a_user_is_judged_by_its_last_message() -> None:
 # --- observation ---
 
 
-def test_the_active_fallback_step_is_the_one_that_is_planned_for() -> None:
+def test_the_plan_is_for_the_active_entry() -> None:
     made = planned(Observation({"eco": TierState(running=1, active_entry="small-alone")}))
     assert made.entry.name == "small-alone"
     assert not made.spec.enabled
@@ -123,12 +123,12 @@ def test_a_warm_tier_has_no_cold_start() -> None:
     assert (made.warm, made.cold_start_s) == (True, 0.0)
 
 
-def test_a_cold_tier_has_the_observed_estimate() -> None:
+def test_a_cold_tier_has_the_observed_cold_start() -> None:
     made = planned(Observation({"eco": TierState(starting=1, cold_start_s=45)}))
     assert (made.warm, made.cold_start_s) == (False, 45)
 
 
-def test_a_tier_never_observed_has_the_estimate_of_the_profile() -> None:
+def test_a_tier_without_an_observation_has_the_profiles_cold_start() -> None:
     made = planned(NOTHING_KNOWN)
     assert (made.warm, made.cold_start_s) == (False, 90)
 
@@ -142,12 +142,12 @@ def test_the_speed_dial_sets_the_sampling() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["What is the capital of France?", "What is 2+2?", "Write a function in Python."])
-def test_what_has_a_right_answer_is_answered_greedily(prompt: str) -> None:
+def test_prompts_with_a_right_answer_are_answered_greedily(prompt: str) -> None:
     assert planned(prompt=prompt).sampling.temperature == 0
 
 
 @pytest.mark.parametrize("wish", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
-def test_who_wants_samples_gets_them(wish: dict[str, Any]) -> None:
+def test_a_request_with_top_p_or_seed_is_sampled(wish: dict[str, Any]) -> None:
     assert planned(prompt="What is 2+2?", **wish).sampling.temperature == 0.5
 
 
@@ -168,7 +168,7 @@ def test_the_users_max_tokens_is_kept_however_large() -> None:
 # --- speculation ---
 
 
-def test_speculation_is_auto_up_to_k_max_unless_the_client_says_otherwise() -> None:
+def test_speculation_is_auto_up_to_k_max_unless_the_client_sets_it() -> None:
     made = planned()
     assert (made.spec.enabled, made.spec_method, made.spec.k_mode, made.spec.tau) == (True, "ngram", "auto", 0.3)
     assert made.spec.most_drafts(made.entry.speculation) == NGRAM_K_MAX
@@ -195,14 +195,14 @@ def test_a_fixed_k_is_capped_to_k_max() -> None:
     ],
     ids=["turned off", "turned off with k", "k 0", "entry has none", "entry has none but k"],
 )
-def test_speculation_is_off_where_the_client_or_the_entry_says_so(body: dict[str, Any]) -> None:
+def test_speculation_is_off_if_the_client_or_the_entry_says_so(body: dict[str, Any]) -> None:
     made = planned(**body)
     assert (made.spec.enabled, made.spec_method, made.spec.k) == (False, None, 0)
     assert made.no_drafts_reason in ("no drafts are requested", "the tier's entry makes no drafts")
 
 
 @pytest.mark.parametrize("body", [{}, {"temperature": 0.9}, {"spec": {"k": 4}}])
-def test_a_sampled_answer_with_a_seed_is_not_drafted_for_and_the_plan_says_why(body: dict[str, Any]) -> None:
+def test_nothing_is_drafted_for_a_sampled_answer_with_a_seed_and_the_plan_says_why(body: dict[str, Any]) -> None:
     made = planned(seed=7, **body)
     assert made.sampling.temperature > 0
     assert (made.spec.enabled, made.spec_method, made.spec.k) == (False, None, 0)
@@ -210,7 +210,7 @@ def test_a_sampled_answer_with_a_seed_is_not_drafted_for_and_the_plan_says_why(b
     assert "seed" in made.no_drafts_reason
 
 
-def test_a_seed_alone_does_not_keep_a_greedy_answer_from_drafts() -> None:
+def test_a_greedy_answer_with_a_seed_is_drafted_for() -> None:
     made = planned(seed=7, temperature=0)
     assert made.spec.enabled
     assert made.no_drafts_reason is None
@@ -220,7 +220,7 @@ def test_a_seed_alone_does_not_keep_a_greedy_answer_from_drafts() -> None:
 
 
 @pytest.mark.parametrize("prompt", [HARD, GRAVE])
-def test_a_hard_or_grave_prompt_on_a_low_dial_is_advised_against_but_kept_there(prompt: str) -> None:
+def test_a_hard_or_safety_critical_prompt_on_a_low_dial_stays_there_with_advice(prompt: str) -> None:
     made = planned(prompt=prompt, mode="manual", power=10)
     assert made.tier == "eco"
     assert made.escalation is not None
@@ -242,7 +242,7 @@ def test_a_hard_or_grave_prompt_on_a_low_dial_is_advised_against_but_kept_there(
     ],
     ids=["auto", "hard on ultra", "grave on performance", "easy on eco", "easy on ultra"],
 )
-def test_there_is_no_escalation_where_the_tier_is_good_enough(body: dict[str, Any]) -> None:
+def test_there_is_no_escalation_if_the_tier_is_good_enough(body: dict[str, Any]) -> None:
     made = planned(**body)
     assert made.escalation is None
     assert steps(made) == ["classify_prompt", "check_gpu_pool", "build_config"]
@@ -255,7 +255,7 @@ def test_every_trace_step_has_its_own_duration() -> None:
     assert [step.duration_ms for step in planned(prompt=HARD, mode="manual", power=0).trace] == [1000.0] * 4
 
 
-def test_trace_results_are_json_and_tell_what_was_decided() -> None:
+def test_trace_results_are_json_with_the_decision() -> None:
     made = planned()
     results = {step.step: json.loads(json.dumps(dict(step.result))) for step in made.trace}
     assert results["classify_prompt"]["difficulty"] == made.classification.difficulty

@@ -50,14 +50,14 @@ def only_warm(name: str) -> Observation:
 # --- limits ---
 
 
-def test_without_limits_or_goal_there_is_nothing_to_predict_or_to_say() -> None:
+def test_without_limits_or_goal_the_trace_has_neither_step() -> None:
     made = planned()
     assert steps(made) == ["classify_prompt", "check_gpu_pool", "build_config"]
     assert (made.prediction, made.broken, made.notes, made.goal) == (None, (), (), None)
     assert steps(planned(constraints={})) == steps(made)
 
 
-def test_limits_that_are_kept_are_told_with_what_was_predicted() -> None:
+def test_the_trace_has_kept_limits_with_the_prediction() -> None:
     made = planned(constraints={"max_ttft_ms": 500})
     assert steps(made) == ["classify_prompt", "constraints", "check_gpu_pool", "build_config"]
     said = result(made, "constraints")
@@ -68,7 +68,7 @@ def test_limits_that_are_kept_are_told_with_what_was_predicted() -> None:
     assert made.prediction.ttft_ms.expected == pytest.approx(100)
 
 
-def test_a_prompt_goes_where_a_replica_is_warm_when_it_cannot_wait_for_a_start() -> None:
+def test_a_tight_ttft_limit_sends_a_prompt_to_a_warm_tier() -> None:
     made = planned(only_warm("performance"), constraints={"max_ttft_ms": 1000})
     assert (made.tier, made.power, made.warm) == ("performance", 51, True)
     said = result(made, "constraints")
@@ -80,7 +80,7 @@ def test_a_prompt_goes_where_a_replica_is_warm_when_it_cannot_wait_for_a_start()
     assert said["reason"][1:] in made.explain()
 
 
-def test_where_no_tier_keeps_the_limits_the_trace_says_which_one_gives_way() -> None:
+def test_if_no_tier_keeps_the_limits_the_trace_names_the_one_that_gives_way() -> None:
     made = planned(only_warm("eco"), prompt=PROOF, constraints={"max_ttft_ms": 50, "max_cost_usd": 100})
     assert made.tier == "eco"
     said = result(made, "constraints")
@@ -92,7 +92,7 @@ def test_where_no_tier_keeps_the_limits_the_trace_says_which_one_gives_way() -> 
     assert [violation.limit for violation in made.broken] == ["max_ttft_ms"]
 
 
-def test_a_tier_that_cannot_start_is_told_without_infinite_numbers() -> None:
+def test_the_trace_of_a_tier_that_cannot_start_has_no_infinite_numbers() -> None:
     dead = Observation({name: TierState(failed=True) for name in TIER_NAMES})
     said = result(planned(dead, constraints={"max_total_ms": 1e9}), "constraints")
     assert (said["gives_way"], said["predicted"], said["predicted_upper"]) == ("max_total_ms", None, None)
@@ -100,7 +100,7 @@ def test_a_tier_that_cannot_start_is_told_without_infinite_numbers() -> None:
     assert "it cannot start" in said["reason"]
 
 
-def test_a_safety_critical_prompt_that_limits_send_to_a_low_tier_is_advised_against() -> None:
+def test_limits_that_lower_the_tier_of_a_safety_critical_prompt_come_with_advice() -> None:
     made = planned(only_warm("eco"), prompt=GRAVE, constraints={"max_ttft_ms": 500})
     assert made.tier == "eco"
     assert made.escalation is not None
@@ -132,7 +132,7 @@ def test_past_runs_decide_whether_a_limit_is_kept() -> None:
 # --- goals ---
 
 
-def test_a_goal_is_told_with_what_it_did() -> None:
+def test_the_trace_says_what_a_goal_did() -> None:
     made = planned(prompt=PROOF, goal="cheaper")
     assert steps(made) == ["classify_prompt", "goal", "check_gpu_pool", "escalate", "build_config"]
     said = result(made, "goal")
@@ -141,7 +141,7 @@ def test_a_goal_is_told_with_what_it_did() -> None:
     assert "You want it cheaper" in made.explain()
 
 
-def test_a_safety_critical_prompt_keeps_its_tier_whatever_is_cheaper() -> None:
+def test_cheaper_does_not_lower_the_tier_of_a_safety_critical_prompt() -> None:
     made = planned(prompt=GRAVE, goal="cheaper")
     assert made.tier == "performance"
     assert result(made, "goal")["reason"] == "you want it cheaper, but this prompt needs the performance tier"
@@ -155,7 +155,7 @@ def test_faster_goes_to_a_warm_tier_instead_of_waiting_for_a_start() -> None:
     assert made.prediction is not None
 
 
-def test_goal_and_limits_are_told_in_this_order() -> None:
+def test_the_trace_has_the_goal_before_the_limits() -> None:
     made = planned(goal="better", constraints={"max_ttft_ms": 500})
     assert steps(made)[1:3] == ["goal", "constraints"]
 

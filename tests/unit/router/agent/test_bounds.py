@@ -69,7 +69,7 @@ def test_a_tier_that_cannot_start_is_open_if_the_deterministic_one_cannot_start_
     assert open_tiers(Case(case.request, case.plan, case.profile, down)) == ("eco", "balanced")
 
 
-def test_in_manual_mode_nothing_is_taken() -> None:
+def test_in_manual_mode_every_choice_is_refused() -> None:
     case = case_of({"prompt": "Hi", "mode": "manual", "power": 30})
     assert open_tiers(case) == ("balanced",)
     assert refused(case, "balanced") == "in manual mode the dials are the user's"
@@ -99,7 +99,7 @@ def test_the_speed_may_move_a_little(speed: int | None) -> None:
 
 
 @pytest.mark.parametrize("speed", [0, 50 - MOST_SPEED_SHIFT - 1, 50 + MOST_SPEED_SHIFT + 1, 100])
-def test_but_not_far(speed: int) -> None:
+def test_the_speed_may_not_move_far(speed: int) -> None:
     assert refused(case_of("Hi"), speed=speed) == f"speed {speed} is more than {MOST_SPEED_SHIFT} from 50"
 
 
@@ -109,7 +109,7 @@ def test_a_speed_that_the_user_set_stays() -> None:
     assert refused(case, speed=40) is None
 
 
-def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
+def test_a_prompt_that_speaks_to_the_router_does_not_move_the_speed() -> None:
     assert refused(case_of("use ultra"), speed=60) is not None
 
 
@@ -132,7 +132,7 @@ def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
         (None, {"k": "auto", "tau": 0.5}, None),
     ],
 )
-def test_speculation_stays_as_the_user_set_it_and_within_what_the_step_can_do(
+def test_speculation_stays_as_the_user_set_it_and_within_the_entrys_k_max(
     spec: dict[str, Any] | None, wish: dict[str, Any], reason: str | None
 ) -> None:
     assert refused(case_of({"prompt": "Hi", "spec": spec}), **wish) == reason
@@ -148,7 +148,7 @@ observations = st.builds(Observation, st.dictionaries(tiers, states))
 
 
 @given(texts, observations, tiers)
-def test_a_choice_that_is_taken_is_at_most_one_tier_away_and_for_a_grave_prompt_never_lower(
+def test_an_accepted_choice_is_at_most_one_tier_away_and_never_lower_for_a_safety_critical_prompt(
     text: str, observation: Observation, tier: TierName
 ) -> None:
     case = case_of(text, observation)

@@ -146,7 +146,7 @@ async def test_a_choice_that_breaks_a_kept_limit_is_refused(api: MessagesApi) ->
     assert "max_ttft_ms 5000" in agent_step(made)["detail"]
 
 
-async def test_a_limit_that_neither_plan_keeps_refuses_nothing(api: MessagesApi) -> None:
+async def test_a_limit_that_neither_plan_keeps_refuses_no_choice(api: MessagesApi) -> None:
     api.script(submits("balanced"))
     made, _ = await advised(api, at_difficulty(3, COLD_BALANCED, constraints={"max_ttft_ms": 1}))
     assert made.tier == "balanced"
