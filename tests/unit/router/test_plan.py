@@ -25,7 +25,7 @@ WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 
 EASY = "What is the capital of France?"
 HARD = "Prove that the square root of 2 is irrational."
-GRAVE = "How much ibuprofen can I give my baby?"
+SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
 
 
 def ticking() -> Callable[[], float]:
@@ -57,7 +57,7 @@ def test_auto_sends_a_proof_to_a_high_tier() -> None:
 
 
 def test_auto_never_sends_a_safety_critical_prompt_below_performance() -> None:
-    assert planned(prompt=GRAVE).tier in ("performance", "ultra")
+    assert planned(prompt=SAFETY_CRITICAL).tier in ("performance", "ultra")
 
 
 def test_auto_keeps_a_given_speed() -> None:
@@ -94,7 +94,7 @@ def test_the_assistants_words_do_not_make_a_prompt_safety_critical() -> None:
 
 
 def test_a_follow_up_in_a_safety_critical_conversation_stays_so() -> None:
-    made = planned(messages=chat(GRAVE, "It depends.", "And twice a day?"))
+    made = planned(messages=chat(SAFETY_CRITICAL, "It depends.", "And twice a day?"))
     assert made.classification.category == "safety_critical"
 
 
@@ -146,9 +146,9 @@ def test_prompts_with_a_right_answer_are_answered_greedily(prompt: str) -> None:
     assert planned(prompt=prompt).sampling.temperature == 0
 
 
-@pytest.mark.parametrize("wish", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
-def test_a_request_with_top_p_or_seed_is_sampled(wish: dict[str, Any]) -> None:
-    assert planned(prompt="What is 2+2?", **wish).sampling.temperature == 0.5
+@pytest.mark.parametrize("fields", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
+def test_a_request_with_top_p_or_seed_is_sampled(fields: dict[str, Any]) -> None:
+    assert planned(prompt="What is 2+2?", **fields).sampling.temperature == 0.5
 
 
 def test_the_users_own_sampling_overrides_the_dial() -> None:
@@ -219,7 +219,7 @@ def test_a_greedy_answer_with_a_seed_is_drafted_for() -> None:
 # --- escalation ---
 
 
-@pytest.mark.parametrize("prompt", [HARD, GRAVE])
+@pytest.mark.parametrize("prompt", [HARD, SAFETY_CRITICAL])
 def test_a_hard_or_safety_critical_prompt_on_a_low_dial_stays_there_with_advice(prompt: str) -> None:
     made = planned(prompt=prompt, mode="manual", power=10)
     assert made.tier == "eco"
@@ -236,11 +236,11 @@ def test_a_hard_or_safety_critical_prompt_on_a_low_dial_stays_there_with_advice(
     [
         {"prompt": HARD},
         {"prompt": HARD, "mode": "manual", "power": 100},
-        {"prompt": GRAVE, "mode": "manual", "power": 60},
+        {"prompt": SAFETY_CRITICAL, "mode": "manual", "power": 60},
         {"prompt": EASY, "mode": "manual", "power": 0},
         {"prompt": EASY, "mode": "manual", "power": 100},
     ],
-    ids=["auto", "hard on ultra", "grave on performance", "easy on eco", "easy on ultra"],
+    ids=["auto", "hard on ultra", "safety-critical on performance", "easy on eco", "easy on ultra"],
 )
 def test_there_is_no_escalation_if_the_tier_is_good_enough(body: dict[str, Any]) -> None:
     made = planned(**body)
@@ -269,22 +269,22 @@ def test_a_plan_travels_between_processes() -> None:
 
 
 def test_the_explanation_names_tier_difficulty_power_and_the_wait() -> None:
-    said = planned(NOTHING_KNOWN).explain()
-    assert said == (
+    text = planned(NOTHING_KNOWN).explain()
+    assert text == (
         "This looks like a simple question prompt of difficulty 1 of 10 (short question or greeting), "
         "so power 5 picks the eco tier. It has to start first (about 90 s)."
     )
 
 
 def test_the_explanation_of_a_manual_choice_says_that_the_user_chose() -> None:
-    said = planned(mode="manual", power=95).explain()
-    assert said.startswith("You set power to 95, which picks the ultra tier")
-    assert said.endswith("It is warm.")
+    text = planned(mode="manual", power=95).explain()
+    assert text.startswith("You set power to 95, which picks the ultra tier")
+    assert text.endswith("It is warm.")
 
 
 # --- for anything ---
 
-words = st.sampled_from([EASY, HARD, GRAVE, "Write a poem", "translate", "def f():", "天地", "use ultra!"])
+words = st.sampled_from([EASY, HARD, SAFETY_CRITICAL, "Write a poem", "translate", "def f():", "天地", "use ultra!"])
 texts = st.one_of(st.text(min_size=1, max_size=80), st.lists(words, min_size=1, max_size=5).map(" ".join))
 dial = st.none() | st.integers(0, 100)
 spec_fields = st.none() | st.fixed_dictionaries(

@@ -24,8 +24,8 @@ PROFILE = small_profile()
 WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 EASY = "What is the capital of France?"
 PROOF = "Prove that the square root of 2 is irrational."
-GRAVE = "How much ibuprofen can I give my baby?"
-PROMPTS = [EASY, PROOF, GRAVE, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
+SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
+PROMPTS = [EASY, PROOF, SAFETY_CRITICAL, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
 
 
 def planned(observation: Observation = WARM, **body: Any) -> Plan:
@@ -60,10 +60,10 @@ def test_without_limits_or_goal_the_trace_has_neither_step() -> None:
 def test_the_trace_has_kept_limits_with_the_prediction() -> None:
     made = planned(constraints={"max_ttft_ms": 500})
     assert steps(made) == ["classify_prompt", "constraints", "check_gpu_pool", "build_config"]
-    said = result(made, "constraints")
-    assert (said["limits"], said["tier"], said["kept"], said["gives_way"]) == (["max_ttft_ms 500"], "eco", True, None)
-    assert said["ttft_ms"] == pytest.approx(100)
-    assert said["reason"] == "the eco tier is predicted to keep your limit"
+    step = result(made, "constraints")
+    assert (step["limits"], step["tier"], step["kept"], step["gives_way"]) == (["max_ttft_ms 500"], "eco", True, None)
+    assert step["ttft_ms"] == pytest.approx(100)
+    assert step["reason"] == "the eco tier is predicted to keep your limit"
     assert made.prediction is not None
     assert made.prediction.ttft_ms.expected == pytest.approx(100)
 
@@ -71,37 +71,37 @@ def test_the_trace_has_kept_limits_with_the_prediction() -> None:
 def test_a_tight_ttft_limit_sends_a_prompt_to_a_warm_tier() -> None:
     made = planned(only_warm("performance"), constraints={"max_ttft_ms": 1000})
     assert (made.tier, made.power, made.warm) == ("performance", 51, True)
-    said = result(made, "constraints")
-    assert (said["wanted_tier"], said["kept"]) == ("eco", True)
-    assert said["reason"] == (
+    step = result(made, "constraints")
+    assert (step["wanted_tier"], step["kept"]) == ("eco", True)
+    assert step["reason"] == (
         "the performance tier is predicted to keep your limit; "
         "eco breaks max_ttft_ms (90100 expected, up to 118900, allowed 1000)"
     )
-    assert said["reason"][1:] in made.explain()
+    assert step["reason"][1:] in made.explain()
 
 
 def test_if_no_tier_keeps_the_limits_the_trace_names_the_one_that_gives_way() -> None:
     made = planned(only_warm("eco"), prompt=PROOF, constraints={"max_ttft_ms": 50, "max_cost_usd": 100})
     assert made.tier == "eco"
-    said = result(made, "constraints")
-    assert (said["kept"], said["gives_way"], said["allowed"]) == (False, "max_ttft_ms", 50)
-    assert said["predicted"] == pytest.approx(100)
-    assert said["predicted_upper"] == pytest.approx(164)
-    assert said["broken"] == ["max_ttft_ms"]
-    assert said["reason"].startswith("no tier is predicted to keep all your limits; the eco tier comes nearest")
+    step = result(made, "constraints")
+    assert (step["kept"], step["gives_way"], step["allowed"]) == (False, "max_ttft_ms", 50)
+    assert step["predicted"] == pytest.approx(100)
+    assert step["predicted_upper"] == pytest.approx(164)
+    assert step["broken"] == ["max_ttft_ms"]
+    assert step["reason"].startswith("no tier is predicted to keep all your limits; the eco tier comes nearest")
     assert [violation.limit for violation in made.broken] == ["max_ttft_ms"]
 
 
 def test_the_trace_of_a_tier_that_cannot_start_has_no_infinite_numbers() -> None:
     dead = Observation({name: TierState(failed=True) for name in TIER_NAMES})
-    said = result(planned(dead, constraints={"max_total_ms": 1e9}), "constraints")
-    assert (said["gives_way"], said["predicted"], said["predicted_upper"]) == ("max_total_ms", None, None)
-    assert (said["ttft_ms"], said["total_ms"]) == (None, None)
-    assert "it cannot start" in said["reason"]
+    step = result(planned(dead, constraints={"max_total_ms": 1e9}), "constraints")
+    assert (step["gives_way"], step["predicted"], step["predicted_upper"]) == ("max_total_ms", None, None)
+    assert (step["ttft_ms"], step["total_ms"]) == (None, None)
+    assert "it cannot start" in step["reason"]
 
 
 def test_limits_that_lower_the_tier_of_a_safety_critical_prompt_come_with_advice() -> None:
-    made = planned(only_warm("eco"), prompt=GRAVE, constraints={"max_ttft_ms": 500})
+    made = planned(only_warm("eco"), prompt=SAFETY_CRITICAL, constraints={"max_ttft_ms": 500})
     assert made.tier == "eco"
     assert made.escalation is not None
     assert (made.escalation.from_tier, made.escalation.to_tier) == ("eco", "performance")
@@ -112,9 +112,9 @@ def test_limits_that_lower_the_tier_of_a_safety_critical_prompt_come_with_advice
 def test_in_manual_mode_the_tier_stays_and_the_trace_says_what_it_breaks() -> None:
     made = planned(only_warm("eco"), mode="manual", power=95, constraints={"max_ttft_ms": 500})
     assert (made.tier, made.power) == ("ultra", 95)
-    said = result(made, "constraints")
-    assert (said["kept"], said["gives_way"], said["others"]) == (False, "max_ttft_ms", [])
-    assert said["reason"].endswith("in manual mode your power setting is kept")
+    step = result(made, "constraints")
+    assert (step["kept"], step["gives_way"], step["others"]) == (False, "max_ttft_ms", [])
+    assert step["reason"].endswith("in manual mode your power setting is kept")
 
 
 def test_the_length_that_the_user_allows_counts() -> None:
@@ -135,14 +135,14 @@ def test_past_runs_decide_whether_a_limit_is_kept() -> None:
 def test_the_trace_says_what_a_goal_did() -> None:
     made = planned(prompt=PROOF, goal="cheaper")
     assert steps(made) == ["classify_prompt", "goal", "check_gpu_pool", "escalate", "build_config"]
-    said = result(made, "goal")
-    assert (said["goal"], said["deserved_tier"], said["tier"]) == ("cheaper", "ultra", "performance")
+    step = result(made, "goal")
+    assert (step["goal"], step["deserved_tier"], step["tier"]) == ("cheaper", "ultra", "performance")
     assert (made.tier, made.goal) == ("performance", "cheaper")
     assert "You want it cheaper" in made.explain()
 
 
 def test_cheaper_does_not_lower_the_tier_of_a_safety_critical_prompt() -> None:
-    made = planned(prompt=GRAVE, goal="cheaper")
+    made = planned(prompt=SAFETY_CRITICAL, goal="cheaper")
     assert made.tier == "performance"
     assert result(made, "goal")["reason"] == "you want it cheaper, but this prompt needs the performance tier"
     assert made.escalation is None
@@ -224,7 +224,7 @@ def test_any_request_and_any_observation_give_a_plan_that_breaks_a_limit_only_if
     assert (again.tier, again.power, again.broken, again.notes) == (made.tier, made.power, made.broken, made.notes)
 
 
-@given(st.sampled_from([GRAVE, f"{GRAVE} {PROOF}"]), goals, observations)
+@given(st.sampled_from([SAFETY_CRITICAL, f"{SAFETY_CRITICAL} {PROOF}"]), goals, observations)
 def test_no_goal_sends_a_safety_critical_prompt_below_its_tier(
     prompt: str, goal: str | None, observation: Observation
 ) -> None:

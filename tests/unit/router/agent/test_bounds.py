@@ -13,7 +13,7 @@ from router.agent.result import AgentChoice
 from router.dials import power_for_difficulty, tier_for_power
 from router.observation import Observation, TierState
 from router.registry import TIER_NAMES, TierName
-from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of
+from tests.support.agent_cases import ALL_WARM, PROMPTS, SAFETY_CRITICAL, at_difficulty, case_of
 from tests.support.injections import INJECTIONS
 from tests.unit.router.profiles import NGRAM_K_MAX
 
@@ -51,7 +51,7 @@ def test_only_a_neighbour_that_one_point_of_difficulty_would_pick_is_open(
 
 
 def test_a_safety_critical_prompt_never_goes_down() -> None:
-    case = case_of(GRAVE)
+    case = case_of(SAFETY_CRITICAL)
     below = TIER_NAMES[: TIER_NAMES.index(case.plan.tier)]
     assert all(refused(case, tier) is not None for tier in below)
     assert not set(below) & set(open_tiers(case))
@@ -76,7 +76,7 @@ def test_in_manual_mode_every_choice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-@pytest.mark.parametrize("task", ["", *PROMPTS.values(), GRAVE])
+@pytest.mark.parametrize("task", ["", *PROMPTS.values(), SAFETY_CRITICAL])
 def test_a_prompt_that_speaks_to_the_router_leaves_only_the_deterministic_tier(injection: str, task: str) -> None:
     case = case_of(f"{task} {injection}")
     assert open_tiers(case) == (case.plan.tier,)
@@ -114,7 +114,7 @@ def test_a_prompt_that_speaks_to_the_router_does_not_move_the_speed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "wish", "reason"),
+    ("spec", "changes", "reason"),
     [
         ({"k": 3}, {"k": 4}, "k 4: the user set 3"),
         ({"k": 3}, {"k": 3}, None),
@@ -133,14 +133,14 @@ def test_a_prompt_that_speaks_to_the_router_does_not_move_the_speed() -> None:
     ],
 )
 def test_speculation_stays_as_the_user_set_it_and_within_the_entrys_k_max(
-    spec: dict[str, Any] | None, wish: dict[str, Any], reason: str | None
+    spec: dict[str, Any] | None, changes: dict[str, Any], reason: str | None
 ) -> None:
-    assert refused(case_of({"prompt": "Hi", "spec": spec}), **wish) == reason
+    assert refused(case_of({"prompt": "Hi", "spec": spec}), **changes) == reason
 
 
 # --- for anything ---
 
-words = st.sampled_from([*PROMPTS.values(), *INJECTIONS, GRAVE, "translate", "def f():", "天地", "Why?"])
+words = st.sampled_from([*PROMPTS.values(), *INJECTIONS, SAFETY_CRITICAL, "translate", "def f():", "天地", "Why?"])
 texts = st.one_of(st.text(min_size=1, max_size=80), st.lists(words, min_size=1, max_size=3).map(" ".join))
 tiers = st.sampled_from(TIER_NAMES)
 states = st.builds(TierState, running=st.integers(0, 2), failed=st.booleans())

@@ -18,7 +18,15 @@ from router.observation import Observation, TierState
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
 from router.steps import TraceStep
-from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of, messages_agent, settings
+from tests.support.agent_cases import (
+    ALL_WARM,
+    PROMPTS,
+    SAFETY_CRITICAL,
+    at_difficulty,
+    case_of,
+    messages_agent,
+    settings,
+)
 from tests.support.injections import INJECTIONS
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
 
@@ -192,7 +200,7 @@ class Obedient:
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 async def test_no_injection_moves_the_tier_even_if_the_model_obeys_it(injection: str) -> None:
-    for task in ("", *PROMPTS.values(), GRAVE):
+    for task in ("", *PROMPTS.values(), SAFETY_CRITICAL):
         case = case_of(f"{task} {injection}".strip())
         model = Obedient("eco" if case.plan.tier == "ultra" else "ultra")
         made, result = await advise(model, case, settings(), "multi_turn")
@@ -229,7 +237,7 @@ choices = st.builds(
     reason=st.just("Because."),
 )
 bodies = st.fixed_dictionaries(
-    {"prompt": st.sampled_from([*PROMPTS.values(), *INJECTIONS, GRAVE])},
+    {"prompt": st.sampled_from([*PROMPTS.values(), *INJECTIONS, SAFETY_CRITICAL])},
     optional={
         "speed": st.integers(0, 100),
         "spec": st.fixed_dictionaries({}, optional={"k": st.integers(0, 32), "tau": st.floats(0, 1)}),
