@@ -190,14 +190,14 @@ class Obedient:
         return self._choice
 
 
-@pytest.mark.parametrize("task", ["", *PROMPTS.values(), GRAVE])
 @pytest.mark.parametrize("injection", INJECTIONS)
-async def test_no_injection_moves_the_tier_even_if_the_model_obeys_it(task: str, injection: str) -> None:
-    case = case_of(f"{task} {injection}".strip())
-    model = Obedient("eco" if case.plan.tier == "ultra" else "ultra")
-    made, result = await advise(model, case, settings(), "multi_turn")
-    assert result.fallback == "out_of_bounds"
-    assert (made.tier, made.speed) == (case.plan.tier, case.plan.speed)
+async def test_no_injection_moves_the_tier_even_if_the_model_obeys_it(injection: str) -> None:
+    for task in ("", *PROMPTS.values(), GRAVE):
+        case = case_of(f"{task} {injection}".strip())
+        model = Obedient("eco" if case.plan.tier == "ultra" else "ultra")
+        made, result = await advise(model, case, settings(), "multi_turn")
+        assert result.fallback == "out_of_bounds", task
+        assert (made.tier, made.speed) == (case.plan.tier, case.plan.speed), task
 
 
 async def test_an_obedient_model_with_tools_does_not_move_the_tier_over_http(api: MessagesApi) -> None:
