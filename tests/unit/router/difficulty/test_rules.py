@@ -38,11 +38,11 @@ def test_every_category_has_a_range_and_all_but_safety_critical_a_base() -> None
 def test_terms_are_split_at_spaces_and_commas() -> None:
     terms = Terms.model_validate({"words": "a b", "phrases": "c d, e f g", "other_scripts": "天 地"})
     assert (terms.words, terms.phrases, terms.other_scripts) == (
-        {"a", "b"},
+        frozenset({"a", "b"}),
         ("c d", "e f g"),
         ("天".encode(), "地".encode()),
     )
-    assert terms.pairs == {("c", "d"), ("e", "f"), ("f", "g")}
+    assert terms.pairs == frozenset({("c", "d"), ("e", "f"), ("f", "g")})
 
 
 def test_an_unknown_key_is_refused() -> None:
