@@ -159,6 +159,24 @@ def free_port() -> int:
         return port
 
 
+def claim_ports() -> tuple[int, int]:
+    """Claim a block of loopback ports for the listeners of ingress replicas: its first and its last port.
+
+    These listeners share a port with whoever else asks for it (SO_REUSEPORT), also with another instance's: requests of
+    the one may then reach the other. The claim is a socket on the port below the block, which this process keeps open.
+    """
+    for below in range(20_000, 32_000, 100):  # above Ray's worker ports, below those of outgoing connections
+        claim = socket.socket()
+        try:
+            claim.bind((HOST, below))
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()  # open until this process ends
+        return below + 1, below + 99
+    raise ServerError("all blocks of ports between 20000 and 32000 are claimed")
+
+
 def vllm_arguments(entry: ChainEntry) -> list[str]:
     """Return the entry's engine arguments as options of vLLM's command line.
 
@@ -236,15 +254,13 @@ def _application_name(shipped: str, prefix: str) -> str:
 
 def ray_environment(scratch: Path) -> dict[str, str]:
     """Return Ray's environment as `make serve` sets it, with own files and ports."""
-    # The ingress replicas' listeners share their port (SO_REUSEPORT), even with another instance's, so a request to one
-    # may reach the other. Give each instance its own range.
-    first = free_port()
+    first, last = claim_ports()
     lines = (REPOSITORY / "cluster" / "serve.env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) | {
         "ANTHROPIC_API_KEY": "",  # benchmarks and tests call no API, whatever the shell's environment holds
         "RAY_TMPDIR": str(scratch),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(min(first + 100, 65535)),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(last),
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(sys.executable).with_name("power-lever-haproxy")),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "haproxy.sock"),

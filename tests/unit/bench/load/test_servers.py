@@ -10,6 +10,7 @@ from bench.load.servers import (
     ServerError,
     app_config,
     bare_vllm,
+    claim_ports,
     free_port,
     get_json,
     get_status,
@@ -89,3 +90,8 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_output() -> None:
     server = Server(name="broken", command=command, port=free_port(), ready_path="/")
     with pytest.raises(ServerError, match=r"broken ended before it was ready:\nno weights"), running(server):
         pass
+
+
+def test_claimed_blocks_of_ports_do_not_overlap() -> None:
+    (_, last), (first, _) = sorted((claim_ports(), claim_ports()))
+    assert last < first
