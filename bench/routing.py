@@ -92,9 +92,9 @@ def standard_error(scores: Sequence[float], gains: Sequence[float], resamples: i
     rng = random.Random(seed)
     areas: list[float] = []
     while len(areas) < resamples:
-        drawn = rng.choices(range(len(gains)), k=len(gains))
-        if sum(gains[index] for index in drawn) > 0:
-            areas.append(apgr([scores[index] for index in drawn], [gains[index] for index in drawn]))
+        chosen = rng.choices(range(len(gains)), k=len(gains))
+        if sum(gains[index] for index in chosen) > 0:
+            areas.append(apgr([scores[index] for index in chosen], [gains[index] for index in chosen]))
     mean = sum(areas) / len(areas)
     return math.sqrt(sum((value - mean) ** 2 for value in areas) / len(areas))
 
@@ -239,9 +239,9 @@ def main() -> None:
     latency = latency_figures(outcomes, profile, passes)
     tasks = [Task.of(outcome) for outcome in outcomes]
     if args.data:
-        scored, drawn = score_shipped(tasks, resamples)
+        scored, plotted = score_shipped(tasks, resamples)
     else:
-        scored, drawn = score_crossed(tasks, repetitions, resamples)
+        scored, plotted = score_crossed(tasks, repetitions, resamples)
     known = baselines(outcomes, [task.given for task in tasks])
     figures = {"rows": len(outcomes), **scored, **latency}
 
@@ -253,8 +253,8 @@ def main() -> None:
         curves(
             args.plot,
             "Share of the strong model's gain recovered",
-            {f"{name} ({area(curve):.2f})": curve for name, curve in {**drawn, **known}.items()},
-            strong=len(drawn),
+            {f"{name} ({area(curve):.2f})": curve for name, curve in {**plotted, **known}.items()},
+            strong=len(plotted),
             x_label="share of prompts sent to the strong model",
             y_label="share of its gain recovered",
         )

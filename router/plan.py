@@ -55,10 +55,10 @@ class Plan:
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
     no_drafts_reason: str | None = None
-    """Why nothing is drafted; None where drafts are made."""
+    """Why nothing is drafted; None: something is."""
     goal: Goal | None = None
     prediction: Prediction | None = None
-    """What the answer will take; None where neither limits nor the goal asked for it."""
+    """What the answer will take; None: neither limits nor the goal needed it."""
     broken: tuple[Violation, ...] = ()
     """The user's limits that it will probably break, the worst first."""
     notes: tuple[str, ...] = ()
@@ -179,12 +179,12 @@ def escalation_for(
     classification: Classification, request: InferenceRequest, selection: Selection
 ) -> Escalation | None:
     """Return advice if a hard or safety-critical prompt gets a lower tier than it deserves; otherwise None."""
-    grave = classification.category == "safety_critical"
-    if not (grave or classification.difficulty >= ESCALATION_DIFFICULTY):
+    safety_critical = classification.category == "safety_critical"
+    if not (safety_critical or classification.difficulty >= ESCALATION_DIFFICULTY):
         return None
     if TIER_NAMES.index(selection.tier) >= TIER_NAMES.index(selection.deserved):
         return None
-    what = "a safety-critical prompt" if grave else f"difficulty {classification.difficulty}"
+    what = "a safety-critical prompt" if safety_critical else f"difficulty {classification.difficulty}"
     if request.mode == "manual":
         why = "in manual mode your power setting is kept"
     elif selection.tier == selection.wanted:

@@ -44,7 +44,7 @@ class SpecParams(Frozen):
         Args:
             speculation: of the chain entry that serves the request.
             seeded: whether the answer is sampled with a seed. It must be the same each time, and drafts would change
-                it. The engine's scheduler enforces this for every route; here it is only said in advance.
+                it. The engine's scheduler enforces this for every route; here it is only predicted.
             wasteful: whether past runs show that hardly any draft would be accepted.
         """
         if speculation is None:

@@ -32,9 +32,9 @@ def bare_prompt(prompt: str) -> str:
     head, question_heading, question = prompt.partition("Question:")
     if not question_heading:
         return _without_template_lines(prompt)
-    asked = [plain for words, plain in _PLAIN_WORDS.items() if words in head]
+    plain_words = [plain for words, plain in _PLAIN_WORDS.items() if words in head]
     context = next((head.partition(heading)[2].strip() for heading in _CONTEXT_HEADINGS if heading in head), "")
-    parts = [*asked, "" if context == "None" else context, question]
+    parts = [*plain_words, "" if context == "None" else context, question]
     return _without_template_lines("\n".join(part for part in parts if part))
 
 

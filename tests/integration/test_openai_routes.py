@@ -48,7 +48,7 @@ def test_stream_must_be_a_boolean(api: Api) -> None:
         body = {"model": "eco", "messages": [{"role": "user", "content": "stub:tokens=2"}], "stream": value}
         response = api.post("/v1/chat/completions", body)
         assert response.status_code == 400
-        assert response.json()["error"]["message"].startswith("stream: must be true or false, got ")
+        assert response.json()["error"]["message"].startswith("stream: Input should be a valid boolean, got ")
 
 
 def test_model_null_is_auto(api: Api) -> None:

@@ -22,7 +22,7 @@ from tests.support.messages_api import MessagesApi
 from tests.unit.router.profiles import small_profile
 
 KEY = "sk-ant-test"
-GRAVE = "How much ibuprofen can I give my baby?"
+SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
 PROMPTS = {
     "eco": "What is the capital of France?",
     "balanced": "Describe how a bill becomes a law.",

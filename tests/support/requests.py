@@ -9,7 +9,7 @@ from router.request import Message
 from router.spec_params import NO_DRAFTS, SpecParams
 from serve_app.engine.interface import GenerationRequest
 
-STEP = ChainEntry(name="first", target="m", max_model_len=2048)
+ENTRY = ChainEntry(name="first", target="m", max_model_len=2048)
 
 
 def drafting(k: int) -> SpecParams:

@@ -37,7 +37,7 @@ def test_the_interval_holds_the_difference_and_is_the_same_every_time() -> None:
 
 
 @pytest.mark.parametrize(("shift", "verdict"), [(0.0, True), (-5.0, True), (20.0, False)])
-def test_what_stands_clear_of_two_runs_without_it_is_not_noise(shift: float, verdict: bool) -> None:
+def test_a_difference_beyond_that_of_two_equal_runs_is_not_noise(shift: float, verdict: bool) -> None:
     base = [float(value % 11) for value in range(66)]
     assert within_noise(row(1, samples(base, base[::-1], [value + shift for value in base]))) is verdict
 
@@ -49,7 +49,7 @@ def test_the_variants_differ_in_the_agent_only_and_are_valid() -> None:
     assert arguments({}) | {"agent": None} == arguments({"mode": "off"}) | {"agent": None}
 
 
-def test_every_variant_is_asked_the_same_under_its_own_prefix_and_all_but_one_for_reasoning() -> None:
+def test_all_variants_get_the_same_request_and_all_but_one_with_reasoning() -> None:
     asked = {variant: request(8000, variant, 3) for variant in PREFIXES}
     assert [one.path for one in asked.values()] == [
         "/api/inference",
@@ -61,7 +61,7 @@ def test_every_variant_is_asked_the_same_under_its_own_prefix_and_all_but_one_fo
     assert len({json.dumps(one.body | {"reasoning": None}) for one in asked.values()}) == 1
 
 
-def test_the_stand_in_streams_as_the_messages_api_does() -> None:
+def test_the_fake_messages_api_streams_like_the_real_one() -> None:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "Because it is so."},
         {"type": "tool_use", "id": "t", "name": "look", "input": {"a": 1}},

@@ -37,7 +37,7 @@ def outcomes(count: int = 30) -> list[Outcome]:
     ]
 
 
-def test_no_prompt_is_scored_by_a_model_that_saw_it_or_its_kin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_prompt_is_scored_by_a_model_that_saw_it_or_a_similar_one(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Task.of(outcome) for outcome in outcomes()]
     keys = [index // 2 for index in range(len(tasks))]
     trained: list[set[str]] = []
@@ -73,7 +73,7 @@ def test_a_mean_curve_is_the_mean_at_every_percent() -> None:
     assert [*curve[0], *curve[-1]] == pytest.approx([0, 0, 1, 1])
 
 
-def test_baselines_are_a_guess_and_one_who_knows() -> None:
+def test_the_baselines_include_a_guess_and_a_router_that_knows_the_outcomes() -> None:
     known = baselines(outcomes(), [rule(outcome.prompt) for outcome in outcomes()])
     assert area(known["random"]) == pytest.approx(0.5)
     assert area(known["knows who gains"]) == pytest.approx(0.75)  # half of the prompts gain

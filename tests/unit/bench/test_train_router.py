@@ -32,14 +32,14 @@ def learned(seed: int = 0) -> GainModel:
     return train(tasks, range(len(tasks)), seed)[0]
 
 
-def test_what_gains_is_learned() -> None:
+def test_the_model_learns_which_form_gains() -> None:
     model = learned()
     prose, code = (Task.of(outcome).given.features for outcome in outcomes()[:2])
     assert model.gain(code) > 0.3
     assert model.gain(prose) < -0.3
 
 
-def test_the_same_outcomes_teach_the_same() -> None:
+def test_the_same_outcomes_give_the_same_model() -> None:
     assert learned() == learned()
 
 
@@ -55,13 +55,13 @@ def test_the_written_file_is_read_back_as_the_same_model() -> None:
 
 
 @pytest.mark.skipif(not OUTCOMES.exists(), reason=f"{OUTCOMES} is not on this machine")
-def test_the_shipped_curves_are_what_the_script_writes() -> None:
+def test_the_shipped_model_is_what_the_script_writes() -> None:
     seen = read_outcomes(OUTCOMES)
     model, stiffness = train([Task.of(outcome) for outcome in seen], groups(seen))
     assert GAIN_MODEL_FILE.read_text(encoding="utf-8") == text_of(model, len(seen), stiffness)
 
 
-def test_what_is_shipped_is_small_and_holds_no_words_of_prompts() -> None:
+def test_the_shipped_model_is_small_and_has_no_words_of_prompts() -> None:
     text = GAIN_MODEL_FILE.read_text(encoding="utf-8")
     assert len(text) < 4000
     if OUTCOMES.exists():

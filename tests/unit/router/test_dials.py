@@ -31,7 +31,7 @@ def test_more_difficulty_takes_more_power_and_never_a_lower_tier(difficulty: int
 
 
 @pytest.mark.parametrize("difficulty", [0, 11, -3])
-def test_a_difficulty_out_of_range_is_refused(difficulty: int) -> None:
+def test_a_difficulty_out_of_range_is_an_error(difficulty: int) -> None:
     with pytest.raises(ValueError, match=f"difficulty must be 1 to 10, got {difficulty}"):
         power_for_difficulty(difficulty)
 

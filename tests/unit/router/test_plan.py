@@ -25,7 +25,7 @@ WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 
 EASY = "What is the capital of France?"
 HARD = "Prove that the square root of 2 is irrational."
-GRAVE = "How much ibuprofen can I give my baby?"
+SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
 
 
 def ticking() -> Callable[[], float]:
@@ -57,7 +57,7 @@ def test_auto_sends_a_proof_to_a_high_tier() -> None:
 
 
 def test_auto_never_sends_a_safety_critical_prompt_below_performance() -> None:
-    assert planned(prompt=GRAVE).tier in ("performance", "ultra")
+    assert planned(prompt=SAFETY_CRITICAL).tier in ("performance", "ultra")
 
 
 def test_auto_keeps_a_given_speed() -> None:
@@ -70,7 +70,7 @@ def test_manual_follows_the_power_dial_whatever_the_prompt(power: int, tier: str
     assert (made.tier, made.power) == (tier, power)
 
 
-def test_manual_without_dials_is_50_and_50() -> None:
+def test_manual_mode_without_dials_is_power_50_and_speed_50() -> None:
     made = planned(mode="manual")
     assert (made.power, made.speed, made.tier) == (50, 50, "balanced")
 
@@ -88,13 +88,13 @@ def test_the_last_user_message_is_what_is_classified() -> None:
     assert planned(messages=chat("Hi", "Hello!", HARD)).classification.difficulty >= 8
 
 
-def test_what_the_assistant_said_does_not_make_a_prompt_safety_critical() -> None:
+def test_the_assistants_words_do_not_make_a_prompt_safety_critical() -> None:
     made = planned(messages=chat("Hi", "Never mix bleach and ammonia.", EASY))
     assert made.classification.category == "simple_question"
 
 
 def test_a_follow_up_in_a_safety_critical_conversation_stays_so() -> None:
-    made = planned(messages=chat(GRAVE, "It depends.", "And twice a day?"))
+    made = planned(messages=chat(SAFETY_CRITICAL, "It depends.", "And twice a day?"))
     assert made.classification.category == "safety_critical"
 
 
@@ -112,7 +112,7 @@ def test_a_conversation_without_a_user_is_judged_by_its_last_message() -> None:
 # --- observation ---
 
 
-def test_the_active_fallback_step_is_the_one_that_is_planned_for() -> None:
+def test_the_plan_is_for_the_active_entry() -> None:
     made = planned(Observation({"eco": TierState(running=1, active_entry="small-alone")}))
     assert made.entry.name == "small-alone"
     assert not made.spec.enabled
@@ -123,12 +123,12 @@ def test_a_warm_tier_has_no_cold_start() -> None:
     assert (made.warm, made.cold_start_s) == (True, 0.0)
 
 
-def test_a_cold_tier_has_the_observed_estimate() -> None:
+def test_a_cold_tier_has_the_observed_cold_start() -> None:
     made = planned(Observation({"eco": TierState(starting=1, cold_start_s=45)}))
     assert (made.warm, made.cold_start_s) == (False, 45)
 
 
-def test_a_tier_never_observed_has_the_estimate_of_the_profile() -> None:
+def test_a_tier_without_an_observation_has_the_profiles_cold_start() -> None:
     made = planned(NOTHING_KNOWN)
     assert (made.warm, made.cold_start_s) == (False, 90)
 
@@ -142,13 +142,13 @@ def test_the_speed_dial_sets_the_sampling() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["What is the capital of France?", "What is 2+2?", "Write a function in Python."])
-def test_what_has_a_right_answer_is_answered_greedily(prompt: str) -> None:
+def test_prompts_with_a_right_answer_are_answered_greedily(prompt: str) -> None:
     assert planned(prompt=prompt).sampling.temperature == 0
 
 
-@pytest.mark.parametrize("wish", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
-def test_who_wants_samples_gets_them(wish: dict[str, Any]) -> None:
-    assert planned(prompt="What is 2+2?", **wish).sampling.temperature == 0.5
+@pytest.mark.parametrize("fields", [{"top_p": 0.8}, {"seed": 7}, {"temperature": 0.5}])
+def test_a_request_with_top_p_or_seed_is_sampled(fields: dict[str, Any]) -> None:
+    assert planned(prompt="What is 2+2?", **fields).sampling.temperature == 0.5
 
 
 def test_the_users_own_sampling_overrides_the_dial() -> None:
@@ -168,7 +168,7 @@ def test_the_users_max_tokens_is_kept_however_large() -> None:
 # --- speculation ---
 
 
-def test_speculation_is_auto_up_to_k_max_unless_the_client_says_otherwise() -> None:
+def test_speculation_is_auto_up_to_k_max_unless_the_client_sets_it() -> None:
     made = planned()
     assert (made.spec.enabled, made.spec_method, made.spec.k_mode, made.spec.tau) == (True, "ngram", "auto", 0.3)
     assert made.spec.most_drafts(made.entry.speculation) == NGRAM_K_MAX
@@ -195,14 +195,14 @@ def test_a_fixed_k_is_capped_to_k_max() -> None:
     ],
     ids=["turned off", "turned off with k", "k 0", "entry has none", "entry has none but k"],
 )
-def test_speculation_is_off_where_the_client_or_the_entry_says_so(body: dict[str, Any]) -> None:
+def test_speculation_is_off_if_the_client_or_the_entry_says_so(body: dict[str, Any]) -> None:
     made = planned(**body)
     assert (made.spec.enabled, made.spec_method, made.spec.k) == (False, None, 0)
     assert made.no_drafts_reason in ("no drafts are requested", "the tier's entry makes no drafts")
 
 
 @pytest.mark.parametrize("body", [{}, {"temperature": 0.9}, {"spec": {"k": 4}}])
-def test_a_sampled_answer_with_a_seed_is_not_drafted_for_and_the_plan_says_why(body: dict[str, Any]) -> None:
+def test_nothing_is_drafted_for_a_sampled_answer_with_a_seed_and_the_plan_says_why(body: dict[str, Any]) -> None:
     made = planned(seed=7, **body)
     assert made.sampling.temperature > 0
     assert (made.spec.enabled, made.spec_method, made.spec.k) == (False, None, 0)
@@ -210,7 +210,7 @@ def test_a_sampled_answer_with_a_seed_is_not_drafted_for_and_the_plan_says_why(b
     assert "seed" in made.no_drafts_reason
 
 
-def test_a_seed_alone_does_not_keep_a_greedy_answer_from_drafts() -> None:
+def test_a_greedy_answer_with_a_seed_is_drafted_for() -> None:
     made = planned(seed=7, temperature=0)
     assert made.spec.enabled
     assert made.no_drafts_reason is None
@@ -219,8 +219,8 @@ def test_a_seed_alone_does_not_keep_a_greedy_answer_from_drafts() -> None:
 # --- escalation ---
 
 
-@pytest.mark.parametrize("prompt", [HARD, GRAVE])
-def test_a_hard_or_grave_prompt_on_a_low_dial_is_advised_against_but_kept_there(prompt: str) -> None:
+@pytest.mark.parametrize("prompt", [HARD, SAFETY_CRITICAL])
+def test_a_hard_or_safety_critical_prompt_on_a_low_dial_stays_there_with_advice(prompt: str) -> None:
     made = planned(prompt=prompt, mode="manual", power=10)
     assert made.tier == "eco"
     assert made.escalation is not None
@@ -236,13 +236,13 @@ def test_a_hard_or_grave_prompt_on_a_low_dial_is_advised_against_but_kept_there(
     [
         {"prompt": HARD},
         {"prompt": HARD, "mode": "manual", "power": 100},
-        {"prompt": GRAVE, "mode": "manual", "power": 60},
+        {"prompt": SAFETY_CRITICAL, "mode": "manual", "power": 60},
         {"prompt": EASY, "mode": "manual", "power": 0},
         {"prompt": EASY, "mode": "manual", "power": 100},
     ],
-    ids=["auto", "hard on ultra", "grave on performance", "easy on eco", "easy on ultra"],
+    ids=["auto", "hard on ultra", "safety-critical on performance", "easy on eco", "easy on ultra"],
 )
-def test_there_is_no_escalation_where_the_tier_is_good_enough(body: dict[str, Any]) -> None:
+def test_there_is_no_escalation_if_the_tier_is_good_enough(body: dict[str, Any]) -> None:
     made = planned(**body)
     assert made.escalation is None
     assert steps(made) == ["classify_prompt", "check_gpu_pool", "build_config"]
@@ -255,7 +255,7 @@ def test_every_trace_step_has_its_own_duration() -> None:
     assert [step.duration_ms for step in planned(prompt=HARD, mode="manual", power=0).trace] == [1000.0] * 4
 
 
-def test_trace_results_are_json_and_tell_what_was_decided() -> None:
+def test_trace_results_are_json_with_the_decision() -> None:
     made = planned()
     results = {step.step: json.loads(json.dumps(dict(step.result))) for step in made.trace}
     assert results["classify_prompt"]["difficulty"] == made.classification.difficulty
@@ -269,25 +269,25 @@ def test_a_plan_travels_between_processes() -> None:
 
 
 def test_the_explanation_names_tier_difficulty_power_and_the_wait() -> None:
-    said = planned(NOTHING_KNOWN).explain()
-    assert said == (
+    text = planned(NOTHING_KNOWN).explain()
+    assert text == (
         "This looks like a simple question prompt of difficulty 1 of 10 (short question or greeting), "
         "so power 5 picks the eco tier. It has to start first (about 90 s)."
     )
 
 
 def test_the_explanation_of_a_manual_choice_says_that_the_user_chose() -> None:
-    said = planned(mode="manual", power=95).explain()
-    assert said.startswith("You set power to 95, which picks the ultra tier")
-    assert said.endswith("It is warm.")
+    text = planned(mode="manual", power=95).explain()
+    assert text.startswith("You set power to 95, which picks the ultra tier")
+    assert text.endswith("It is warm.")
 
 
 # --- for anything ---
 
-words = st.sampled_from([EASY, HARD, GRAVE, "Write a poem", "translate", "def f():", "天地", "use ultra!"])
+words = st.sampled_from([EASY, HARD, SAFETY_CRITICAL, "Write a poem", "translate", "def f():", "天地", "use ultra!"])
 texts = st.one_of(st.text(min_size=1, max_size=80), st.lists(words, min_size=1, max_size=5).map(" ".join))
 dial = st.none() | st.integers(0, 100)
-wishes = st.none() | st.fixed_dictionaries(
+spec_fields = st.none() | st.fixed_dictionaries(
     {},
     optional={
         "enabled": st.booleans(),
@@ -311,7 +311,7 @@ def requests(draw: st.DrawFn) -> InferenceRequest:
     body: dict[str, Any] = dict(draw(inputs)) | {"mode": draw(st.sampled_from(["auto", "manual"])), "speed": draw(dial)}
     if body["mode"] == "manual":
         body["power"] = draw(dial)
-    body["spec"] = draw(wishes)
+    body["spec"] = draw(spec_fields)
     body["max_tokens"] = draw(st.none() | st.integers(1, 10_000))
     return InferenceRequest.model_validate(body)
 
@@ -342,25 +342,13 @@ def test_any_request_and_any_observation_give_a_valid_plan(request: InferenceReq
     assert steps(made)[-1] == "build_config"
     assert ("escalate" in steps(made)) == (made.escalation is not None)
     assert made.mode == "manual" or made.escalation is None
+    drafts = made.spec.most_drafts(made.entry.speculation)
+    assert 0 <= drafts <= (made.entry.speculation.k_max if made.entry.speculation else 0)
+    assert made.spec.enabled == (drafts > 0) == (made.spec_method is not None)
     assert made.explain().endswith(".")
     for step in made.trace:
         json.dumps(dict(step.result))
-
-
-@given(requests(), observations)
-def test_k_never_passes_k_max(request: InferenceRequest, observation: Observation) -> None:
-    made = plan(request, observation, PROFILE, ticking())
-    most = made.entry.speculation.k_max if made.entry.speculation else 0
-    drafts = made.spec.most_drafts(made.entry.speculation)
-    assert 0 <= drafts <= most
-    assert made.spec.enabled == (drafts > 0) == (made.spec_method is not None)
-
-
-@given(requests(), observations)
-def test_the_same_request_at_the_same_moment_gets_the_same_plan(
-    request: InferenceRequest, observation: Observation
-) -> None:
-    assert plan(request, observation, PROFILE, ticking()) == plan(request, observation, PROFILE, ticking())
+    assert plan(request, observation, PROFILE, ticking()) == made, "the same input gives the same plan"
 
 
 @given(st.tuples(texts, texts), observations)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from router.dials import tier_for_power
 from router.observation import Observation, TierState
 from router.plan import Plan, forecast, plan
-from router.registry import TIER_NAMES
+from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
 from router.selection import broken_limits, given_limits
@@ -24,8 +24,8 @@ PROFILE = small_profile()
 WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 EASY = "What is the capital of France?"
 PROOF = "Prove that the square root of 2 is irrational."
-GRAVE = "How much ibuprofen can I give my baby?"
-PROMPTS = [EASY, PROOF, GRAVE, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
+SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
+PROMPTS = [EASY, PROOF, SAFETY_CRITICAL, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
 
 
 def planned(observation: Observation = WARM, **body: Any) -> Plan:
@@ -50,58 +50,58 @@ def only_warm(name: str) -> Observation:
 # --- limits ---
 
 
-def test_without_limits_or_goal_there_is_nothing_to_predict_or_to_say() -> None:
+def test_without_limits_or_goal_the_trace_has_neither_step() -> None:
     made = planned()
     assert steps(made) == ["classify_prompt", "check_gpu_pool", "build_config"]
     assert (made.prediction, made.broken, made.notes, made.goal) == (None, (), (), None)
     assert steps(planned(constraints={})) == steps(made)
 
 
-def test_limits_that_are_kept_are_told_with_what_was_predicted() -> None:
+def test_the_trace_has_kept_limits_with_the_prediction() -> None:
     made = planned(constraints={"max_ttft_ms": 500})
     assert steps(made) == ["classify_prompt", "constraints", "check_gpu_pool", "build_config"]
-    said = result(made, "constraints")
-    assert (said["limits"], said["tier"], said["kept"], said["gives_way"]) == (["max_ttft_ms 500"], "eco", True, None)
-    assert said["ttft_ms"] == pytest.approx(100)
-    assert said["reason"] == "the eco tier is predicted to keep your limit"
+    step = result(made, "constraints")
+    assert (step["limits"], step["tier"], step["kept"], step["gives_way"]) == (["max_ttft_ms 500"], "eco", True, None)
+    assert step["ttft_ms"] == pytest.approx(100)
+    assert step["reason"] == "the eco tier is predicted to keep your limit"
     assert made.prediction is not None
     assert made.prediction.ttft_ms.expected == pytest.approx(100)
 
 
-def test_a_prompt_goes_where_a_replica_is_warm_when_it_cannot_wait_for_a_start() -> None:
+def test_a_tight_ttft_limit_sends_a_prompt_to_a_warm_tier() -> None:
     made = planned(only_warm("performance"), constraints={"max_ttft_ms": 1000})
     assert (made.tier, made.power, made.warm) == ("performance", 51, True)
-    said = result(made, "constraints")
-    assert (said["wanted_tier"], said["kept"]) == ("eco", True)
-    assert said["reason"] == (
+    step = result(made, "constraints")
+    assert (step["wanted_tier"], step["kept"]) == ("eco", True)
+    assert step["reason"] == (
         "the performance tier is predicted to keep your limit; "
         "eco breaks max_ttft_ms (90100 expected, up to 118900, allowed 1000)"
     )
-    assert said["reason"][1:] in made.explain()
+    assert step["reason"][1:] in made.explain()
 
 
-def test_where_no_tier_keeps_the_limits_the_trace_says_which_one_gives_way() -> None:
+def test_if_no_tier_keeps_the_limits_the_trace_names_the_one_that_gives_way() -> None:
     made = planned(only_warm("eco"), prompt=PROOF, constraints={"max_ttft_ms": 50, "max_cost_usd": 100})
     assert made.tier == "eco"
-    said = result(made, "constraints")
-    assert (said["kept"], said["gives_way"], said["allowed"]) == (False, "max_ttft_ms", 50)
-    assert said["predicted"] == pytest.approx(100)
-    assert said["predicted_upper"] == pytest.approx(164)
-    assert said["broken"] == ["max_ttft_ms"]
-    assert said["reason"].startswith("no tier is predicted to keep all your limits; the eco tier comes nearest")
+    step = result(made, "constraints")
+    assert (step["kept"], step["gives_way"], step["allowed"]) == (False, "max_ttft_ms", 50)
+    assert step["predicted"] == pytest.approx(100)
+    assert step["predicted_upper"] == pytest.approx(164)
+    assert step["broken"] == ["max_ttft_ms"]
+    assert step["reason"].startswith("no tier is predicted to keep all your limits; the eco tier comes nearest")
     assert [violation.limit for violation in made.broken] == ["max_ttft_ms"]
 
 
-def test_a_tier_that_cannot_start_is_told_without_infinite_numbers() -> None:
+def test_the_trace_of_a_tier_that_cannot_start_has_no_infinite_numbers() -> None:
     dead = Observation({name: TierState(failed=True) for name in TIER_NAMES})
-    said = result(planned(dead, constraints={"max_total_ms": 1e9}), "constraints")
-    assert (said["gives_way"], said["predicted"], said["predicted_upper"]) == ("max_total_ms", None, None)
-    assert (said["ttft_ms"], said["total_ms"]) == (None, None)
-    assert "it cannot start" in said["reason"]
+    step = result(planned(dead, constraints={"max_total_ms": 1e9}), "constraints")
+    assert (step["gives_way"], step["predicted"], step["predicted_upper"]) == ("max_total_ms", None, None)
+    assert (step["ttft_ms"], step["total_ms"]) == (None, None)
+    assert "it cannot start" in step["reason"]
 
 
-def test_a_safety_critical_prompt_that_limits_send_to_a_low_tier_is_advised_against() -> None:
-    made = planned(only_warm("eco"), prompt=GRAVE, constraints={"max_ttft_ms": 500})
+def test_limits_that_lower_the_tier_of_a_safety_critical_prompt_come_with_advice() -> None:
+    made = planned(only_warm("eco"), prompt=SAFETY_CRITICAL, constraints={"max_ttft_ms": 500})
     assert made.tier == "eco"
     assert made.escalation is not None
     assert (made.escalation.from_tier, made.escalation.to_tier) == ("eco", "performance")
@@ -112,9 +112,9 @@ def test_a_safety_critical_prompt_that_limits_send_to_a_low_tier_is_advised_agai
 def test_in_manual_mode_the_tier_stays_and_the_trace_says_what_it_breaks() -> None:
     made = planned(only_warm("eco"), mode="manual", power=95, constraints={"max_ttft_ms": 500})
     assert (made.tier, made.power) == ("ultra", 95)
-    said = result(made, "constraints")
-    assert (said["kept"], said["gives_way"], said["others"]) == (False, "max_ttft_ms", [])
-    assert said["reason"].endswith("in manual mode your power setting is kept")
+    step = result(made, "constraints")
+    assert (step["kept"], step["gives_way"], step["others"]) == (False, "max_ttft_ms", [])
+    assert step["reason"].endswith("in manual mode your power setting is kept")
 
 
 def test_the_length_that_the_user_allows_counts() -> None:
@@ -132,17 +132,17 @@ def test_past_runs_decide_whether_a_limit_is_kept() -> None:
 # --- goals ---
 
 
-def test_a_goal_is_told_with_what_it_did() -> None:
+def test_the_trace_says_what_a_goal_did() -> None:
     made = planned(prompt=PROOF, goal="cheaper")
     assert steps(made) == ["classify_prompt", "goal", "check_gpu_pool", "escalate", "build_config"]
-    said = result(made, "goal")
-    assert (said["goal"], said["deserved_tier"], said["tier"]) == ("cheaper", "ultra", "performance")
+    step = result(made, "goal")
+    assert (step["goal"], step["deserved_tier"], step["tier"]) == ("cheaper", "ultra", "performance")
     assert (made.tier, made.goal) == ("performance", "cheaper")
     assert "You want it cheaper" in made.explain()
 
 
-def test_a_safety_critical_prompt_keeps_its_tier_whatever_is_cheaper() -> None:
-    made = planned(prompt=GRAVE, goal="cheaper")
+def test_cheaper_does_not_lower_the_tier_of_a_safety_critical_prompt() -> None:
+    made = planned(prompt=SAFETY_CRITICAL, goal="cheaper")
     assert made.tier == "performance"
     assert result(made, "goal")["reason"] == "you want it cheaper, but this prompt needs the performance tier"
     assert made.escalation is None
@@ -155,7 +155,7 @@ def test_faster_goes_to_a_warm_tier_instead_of_waiting_for_a_start() -> None:
     assert made.prediction is not None
 
 
-def test_goal_and_limits_are_told_in_this_order() -> None:
+def test_the_trace_has_the_goal_before_the_limits() -> None:
     made = planned(goal="better", constraints={"max_ttft_ms": 500})
     assert steps(made)[1:3] == ["goal", "constraints"]
 
@@ -173,8 +173,8 @@ def test_drafts_that_past_runs_call_waste_are_not_made_and_the_trace_says_why() 
     eco = TierState(running=1, recent=waste, recent_by_category={"simple_question": waste})
     made = planned(Observation({"eco": eco}))
     assert (made.spec.enabled, made.spec.k) == (False, 0)
-    said = result(made, "past_drafts")
-    assert said["reason"] == "0.5% of the recent drafts for such prompts were accepted on this tier, so none are made"
+    step = result(made, "past_drafts")
+    assert step["reason"] == "0.5% of the recent drafts for such prompts were accepted on this tier, so none are made"
     assert result(made, "build_config")["spec_k"] == 0
     for other in (planned(Observation({"eco": eco}), prompt="Hi", spec={"k": 4}), planned(prompt="Hi")):
         assert other.spec.enabled
@@ -197,7 +197,9 @@ def requests(draw: st.DrawFn) -> InferenceRequest:
 
 
 @given(requests(), observations)
-def test_any_observation_and_any_request_give_a_valid_plan(request: InferenceRequest, observation: Observation) -> None:
+def test_any_request_and_any_observation_give_a_plan_that_breaks_a_limit_only_if_every_tier_does(
+    request: InferenceRequest, observation: Observation
+) -> None:
     made = plan(request, observation, PROFILE)
     assert made.tier == tier_for_power(PROFILE, made.power)
     assert made.entry in PROFILE.tiers[made.tier].chain
@@ -206,42 +208,23 @@ def test_any_observation_and_any_request_give_a_valid_plan(request: InferenceReq
     assert made.explain().endswith(".")
     for trace in made.trace:
         json.dumps(dict(trace.result), allow_nan=False)
-    has_limits = bool(given_limits(request.constraints))
-    assert ("constraints" in steps(made)) == has_limits
+    given_by_user = given_limits(request.constraints)
+    assert ("constraints" in steps(made)) == bool(given_by_user)
     assert ("goal" in steps(made)) == (request.goal is not None)
-    assert (made.prediction is not None) == (has_limits or request.goal == "faster")
+    assert (made.prediction is not None) == (bool(given_by_user) or request.goal == "faster")
 
-
-@given(requests(), observations)
-def test_a_plan_in_auto_mode_breaks_a_limit_only_where_every_tier_does(
-    request: InferenceRequest, observation: Observation
-) -> None:
-    made = plan(request, observation, PROFILE)
-    asked = given_limits(request.constraints)
-
-    def broken(tier: Any) -> bool:
+    def broken(tier: TierName) -> bool:
         category = made.classification.category
-        return bool(broken_limits(asked, forecast(request, tier, category, observation, PROFILE)))
+        return bool(broken_limits(given_by_user, forecast(request, tier, category, observation, PROFILE)))
 
     assert bool(made.broken) == broken(made.tier)
     if request.mode == "auto":
         assert bool(made.broken) == all(broken(name) for name in TIER_NAMES)
+    again = plan(request, observation, PROFILE)
+    assert (again.tier, again.power, again.broken, again.notes) == (made.tier, made.power, made.broken, made.notes)
 
 
-@given(requests(), observations)
-def test_the_same_request_at_the_same_moment_gets_the_same_tier(
-    request: InferenceRequest, observation: Observation
-) -> None:
-    first, second = plan(request, observation, PROFILE), plan(request, observation, PROFILE)
-    assert (first.tier, first.power, first.broken, first.notes) == (
-        second.tier,
-        second.power,
-        second.broken,
-        second.notes,
-    )
-
-
-@given(st.sampled_from([GRAVE, f"{GRAVE} {PROOF}"]), goals, observations)
+@given(st.sampled_from([SAFETY_CRITICAL, f"{SAFETY_CRITICAL} {PROOF}"]), goals, observations)
 def test_no_goal_sends_a_safety_critical_prompt_below_its_tier(
     prompt: str, goal: str | None, observation: Observation
 ) -> None:

@@ -34,7 +34,7 @@ def sure(**means: float) -> RunSummary:
     return RunSummary(runs=SURE, **known)
 
 
-def test_a_tier_of_which_nothing_is_known_has_the_profiles_figures() -> None:
+def test_a_tier_without_runs_has_the_profiles_figures() -> None:
     made = predicted(expected_ttft_ms=200.0, expected_tokens_per_s=10.0)
     assert made.ttft_ms.expected == 200
     assert made.ms_per_token.expected == pytest.approx(100)
@@ -48,7 +48,7 @@ def test_a_tier_without_figures_has_the_baselines() -> None:
     assert (made.ttft_ms.expected, made.ms_per_token.expected) == pytest.approx((100, 20))
 
 
-def test_many_runs_overrule_the_profile_and_cost_and_energy_are_those_of_the_time_on_the_engine() -> None:
+def test_many_runs_replace_the_profiles_figures_and_cost_and_energy_follow_the_time_on_the_engine() -> None:
     runs = sure(engine_ttft_ms=1000, ms_per_token=10, completion_tokens=101, watts=36, usd_per_hour=3.6)
     made = predicted(replace(WARM, recent=runs, queue_wait_ms=500.0))
     assert made.ttft_ms.expected == pytest.approx(1500)
@@ -63,7 +63,7 @@ def test_without_runs_energy_and_cost_are_the_tiers() -> None:
     assert (made.energy_wh.expected, made.cost_usd.expected) == pytest.approx((100, 1))
 
 
-def test_the_familys_own_runs_overrule_the_tiers() -> None:
+def test_the_categorys_runs_replace_the_tiers() -> None:
     tier, category = sure(engine_ttft_ms=1000), sure(engine_ttft_ms=50)
     assert predicted(
         replace(WARM, recent=tier, recent_by_category={"math": category})
@@ -73,7 +73,7 @@ def test_the_familys_own_runs_overrule_the_tiers() -> None:
     ).ttft_ms.expected == pytest.approx(1000)
 
 
-def test_sources_are_weighed_by_their_runs() -> None:
+def test_sources_count_by_their_runs() -> None:
     as_many = RunSummary(runs=PRIOR_RUNS, engine_ttft_ms=Recent(300.0, 0.0, PRIOR_RUNS))
     assert predicted(replace(WARM, recent=as_many)).ttft_ms.expected == pytest.approx((100 + 300) / 2)
     kin = RunSummary(runs=TIER_RUNS, engine_ttft_ms=Recent(400.0, 0.0, TIER_RUNS))
@@ -81,7 +81,7 @@ def test_sources_are_weighed_by_their_runs() -> None:
     assert predicted(both).ttft_ms.expected == pytest.approx((200 + 400) / 2)
 
 
-def test_sources_that_disagree_make_it_less_sure_and_runs_that_agree_more() -> None:
+def test_disagreement_widens_an_estimate_and_agreeing_runs_narrow_it() -> None:
     alike = RunSummary(runs=10, engine_ttft_ms=Recent(100.0, 0.0, 10))
     apart = RunSummary(runs=10, engine_ttft_ms=Recent(1000.0, 0.0, 10))
     unknown = predicted().ttft_ms.deviation
@@ -96,12 +96,12 @@ def test_a_cold_tier_waits_for_its_start_and_a_warm_one_in_its_queue() -> None:
     assert predicted(TierState(running=1, cold_start_s=90, queue_wait_ms=5000)).ttft_ms.expected == pytest.approx(5100)
 
 
-def test_waiting_costs_no_energy() -> None:
+def test_a_wait_takes_no_energy() -> None:
     assert predicted(TierState(cold_start_s=90)).energy_wh == predicted().energy_wh
     assert predicted(TierState(cold_start_s=90)).cost_usd == predicted().cost_usd
 
 
-def test_a_tier_that_cannot_start_takes_for_ever_and_costs_what_it_would() -> None:
+def test_a_tier_that_cannot_start_has_an_infinite_wait_and_the_usual_cost() -> None:
     made = predicted(TierState(failed=True))
     assert made.ttft_ms.upper == made.total_ms.upper == inf
     assert made.cost_usd == predicted().cost_usd
@@ -112,7 +112,7 @@ def test_the_upper_estimate_is_so_many_deviations_over_the_expected_value() -> N
     assert ttft.upper == ttft.expected + UPPER_Z * ttft.deviation > ttft.expected
 
 
-def test_an_answer_is_never_expected_to_be_longer_than_it_may_be() -> None:
+def test_the_expected_length_is_at_most_max_tokens() -> None:
     long = replace(WARM, recent=RunSummary(runs=50, completion_tokens=Recent(1000.0, 500.0, 50)))
     tokens = predicted(long, max_tokens=10).completion_tokens
     assert (tokens.expected, tokens.deviation) == (10, 0)
@@ -136,7 +136,7 @@ def test_any_state_gives_figures_that_are_neither_negative_nor_undefined(
 
 
 @given(states, st.integers(1, 5000), st.integers(1, 5000))
-def test_permission_for_a_longer_answer_never_makes_it_look_shorter(state: TierState, one: int, other: int) -> None:
+def test_a_higher_max_tokens_never_shortens_the_expected_answer(state: TierState, one: int, other: int) -> None:
     short, long = (predict(ECO, state, "math", most, BASELINE) for most in sorted((one, other)))
     assert short.completion_tokens.expected <= long.completion_tokens.expected
     assert short.total_ms.expected <= long.total_ms.expected

@@ -25,7 +25,7 @@ def test_a_whole_profile_is_accepted_and_immutable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("power", "said"),
+    ("power", "problem"),
     [
         ([27, 50], "tiers.balanced.power starts at 27, must start at 26"),
         ([25, 50], "tiers.balanced.power starts at 25, must start at 26"),
@@ -34,11 +34,11 @@ def test_a_whole_profile_is_accepted_and_immutable() -> None:
     ],
     ids=["gap below", "overlap below", "gap above", "overlap above"],
 )
-def test_power_ranges_with_a_gap_or_an_overlap_are_refused(power: list[int], said: str) -> None:
+def test_power_ranges_with_a_gap_or_an_overlap_are_refused(power: list[int], problem: str) -> None:
     data = profile_data()
     data["tiers"]["balanced"]["power"] = power
     message = refusal(data)
-    assert said in message
+    assert problem in message
     assert "without gap or overlap" in message
 
 
@@ -54,7 +54,7 @@ def test_ranges_that_do_not_end_at_100_are_refused() -> None:
     assert "tiers.ultra.power ends at 99, must end at 100" in refusal(data)
 
 
-def test_a_range_upside_down_is_refused() -> None:
+def test_a_power_range_with_low_above_high_is_refused() -> None:
     data = profile_data()
     data["tiers"]["eco"]["power"] = [25, 0]
     message = refusal(data)
@@ -111,18 +111,18 @@ def test_a_tier_of_another_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tier", "step", "key", "said"),
+    ("tier", "entry", "key", "problem"),
     [
         ("eco", 1, "target", "tiers.eco.chain.1.target names 'tiny', which `models` lacks"),
         ("performance", 0, "draft", "tiers.performance.chain.0.speculation.draft names 'tiny', which `models` lacks"),
     ],
 )
-def test_a_step_that_names_an_unknown_model_is_refused(tier: str, step: int, key: str, said: str) -> None:
+def test_an_entry_that_names_an_unknown_model_is_refused(tier: str, entry: int, key: str, problem: str) -> None:
     data = profile_data()
-    place = data["tiers"][tier]["chain"][step]
+    place = data["tiers"][tier]["chain"][entry]
     (place if key == "target" else place["speculation"])[key] = "tiny"
     message = refusal(data)
-    assert said in message
+    assert problem in message
     assert "it has ['head', 'huge', 'large', 'medium', 'small']" in message
 
 
@@ -146,25 +146,25 @@ def test_a_gpu_type_and_a_gpu_count_that_contradict_are_refused(gpu: str | None,
 
 
 @pytest.mark.parametrize(
-    ("method", "draft", "said"),
+    ("method", "draft", "problem"),
     [("draft_model", None, "needs `draft`"), ("eagle3", None, "needs `draft`"), ("ngram", "head", "takes no `draft`")],
 )
-def test_a_draft_that_does_not_fit_its_method_is_refused(method: Any, draft: str | None, said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_a_draft_that_does_not_fit_its_method_is_refused(method: Any, draft: str | None, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
         Speculation(method=method, draft=draft, k_max=5)
 
 
-def test_fewer_replicas_at_most_than_at_least_are_refused() -> None:
+def test_max_replicas_below_min_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"min \(3\) must be at most max \(2\)"):
         Replicas(min=3, max=2)
 
 
-def test_a_step_is_found_by_its_name() -> None:
+def test_an_entry_is_found_by_its_name() -> None:
     assert small_profile().entry("eco", "small-alone").name == "small-alone"
 
 
 @pytest.mark.parametrize("name", [None, "gone"])
-def test_the_first_step_stands_in_for_none_and_for_a_name_no_longer_in_the_chain(name: str | None) -> None:
+def test_without_a_known_name_the_first_entry_is_used(name: str | None) -> None:
     assert small_profile().entry("eco", name).name == "small-ngram"
 
 
@@ -181,7 +181,7 @@ def test_a_draft_made_of_a_model_of_the_profile_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "problem"),
     [
         ({"of": None}, "source 'early_exit' needs `of`, got None"),
         ({"layers": None}, "source 'early_exit' needs `layers`, got None"),
@@ -194,13 +194,13 @@ def test_a_draft_made_of_a_model_of_the_profile_is_accepted() -> None:
         ({"of": "draft"}, "models.draft.of names 'draft', must be one of ['head', 'huge', 'large', 'medium', 'small']"),
     ],
 )
-def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str, Any], problem: str) -> None:
     message = refusal(with_draft(**changes))
     assert "models.draft" in message
-    assert said in message
+    assert problem in message
 
 
-def test_a_floor_is_for_drafts_that_can_be_given_up() -> None:
+def test_a_floor_needs_a_draft_model_or_an_eagle_head() -> None:
     assert Speculation(method="eagle3", draft="d", k_max=5, floor=0.2).floor == 0.2
     assert Speculation(method="eagle3", draft="d", k_max=5).floor is None
     with pytest.raises(ValidationError, match=r"method 'ngram' takes no `floor`, got 0\.2"):

@@ -34,7 +34,7 @@ def test_messages_are_kept_in_order() -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "Hi", "messages": [{"role": "user", "content": "Hi"}]}])
-def test_exactly_one_of_prompt_and_messages_is_wanted(body: dict[str, Any]) -> None:
+def test_exactly_one_of_prompt_and_messages_is_required(body: dict[str, Any]) -> None:
     assert "give exactly one of `prompt` and `messages`" in refusal(body)
 
 

@@ -66,7 +66,7 @@ def rank(name: TierName) -> int:
 @pytest.mark.parametrize(
     "body", [{}, {"goal": "better"}, {"goal": "greener"}, {"mode": "manual", "power": 95}], ids=str
 )
-def test_nothing_is_predicted_where_nothing_asks_for_it(body: dict[str, Any]) -> None:
+def test_without_limits_and_goal_nothing_is_predicted(body: dict[str, Any]) -> None:
     assert selected(MIDDLING, {}, **body).candidates == ()
 
 
@@ -100,7 +100,7 @@ def test_faster_takes_the_fastest_of_the_tiers_that_are_good_enough() -> None:
     assert tier(MIDDLING, eco_fastest, goal="faster") == "ultra"
 
 
-def test_faster_takes_no_stronger_tier_for_next_to_nothing() -> None:
+def test_faster_takes_no_stronger_tier_for_a_tiny_gain() -> None:
     assert tier(MIDDLING, ALIKE, goal="faster") == "balanced"
     a_little = ALIKE | {"ultra": takes(total_ms=950)}
     assert tier(MIDDLING, a_little, goal="faster") == "balanced"
@@ -111,7 +111,7 @@ def test_faster_takes_no_stronger_tier_for_next_to_nothing() -> None:
 # --- within limits ---
 
 
-def test_limits_that_the_wanted_tier_keeps_change_nothing_and_look_no_further() -> None:
+def test_limits_that_the_wanted_tier_keeps_need_no_other_prediction() -> None:
     chosen = selected(MIDDLING, {"balanced": TYPICAL["balanced"]}, constraints={"max_ttft_ms": 200})
     assert (chosen.tier, chosen.power, chosen.broken) == ("balanced", 46, ())
 
@@ -123,7 +123,7 @@ def test_the_nearest_tier_that_keeps_the_limits_is_taken_with_the_nearest_power(
     assert (chosen.wanted, chosen.tier, chosen.power) == ("eco", "performance", 51)
 
 
-def test_of_two_tiers_as_near_the_stronger_is_taken() -> None:
+def test_of_two_tiers_as_near_the_stronger_is_selected() -> None:
     slow = ALIKE | {"balanced": takes(ttft_ms=9000)}
     assert tier(MIDDLING, slow, constraints={"max_ttft_ms": 500}) == "performance"
 
@@ -133,7 +133,7 @@ def test_all_limits_must_be_kept_at_once() -> None:
     assert tier(HARDEST, constraints=both) == tier(EASY, constraints=both) == "balanced"
 
 
-def test_where_no_tier_keeps_them_the_one_that_breaks_them_least_is_taken() -> None:
+def test_if_no_tier_keeps_the_limits_the_smallest_violation_decides() -> None:
     chosen = selected(HARDEST, constraints={"max_ttft_ms": 50, "max_energy_wh": 10})
     assert chosen.tier == "eco"
     assert [violation.limit for violation in chosen.broken] == ["max_ttft_ms"]
@@ -141,7 +141,7 @@ def test_where_no_tier_keeps_them_the_one_that_breaks_them_least_is_taken() -> N
     assert tier(EASY, constraints={"max_total_ms": 500, "max_cost_usd": 0.001}) == "performance"
 
 
-def test_of_tiers_that_break_them_alike_the_nearest_is_taken() -> None:
+def test_of_tiers_with_equal_violations_the_nearest_is_selected() -> None:
     assert tier(MIDDLING, ALIKE, constraints={"max_ttft_ms": 10}) == "balanced"
     never: Predictions = {name: takes()._replace(ttft_ms=NEVER) for name in TIER_NAMES}
     assert tier(HARD, never, constraints={"max_ttft_ms": 10}) == "performance"
@@ -191,7 +191,7 @@ def satisfiable(made: Predictions, constraints: dict[str, float]) -> bool:
 
 
 @given(difficulties, predictions, goals, limits)
-def test_a_limit_is_kept_wherever_some_tier_keeps_it(
+def test_a_limit_is_kept_if_some_tier_keeps_it(
     difficulty: int, made: Predictions, goal: str | None, constraints: dict[str, float]
 ) -> None:
     chosen = selected(difficulty, made, goal=goal, constraints=constraints)

@@ -71,7 +71,7 @@ requested = st.builds(
 
 
 @given(requested, st.sampled_from(get_args(Category)))
-def test_resolved_parameters_survive_the_journey_as_json(requested: SpecParams, category: str) -> None:
+def test_resolved_parameters_are_the_same_after_json(requested: SpecParams, category: str) -> None:
     resolved, _ = requested.resolve(SPECULATION)
     arguments = json.loads(json.dumps(resolved.to_arguments(category)))
     arrived, arrived_category = SpecParams.from_arguments(arguments | {"other": [1]})

@@ -13,7 +13,7 @@ CHOICE = (
 )
 
 
-def test_a_question_keeps_its_options_and_loses_what_the_benchmark_says_of_them() -> None:
+def test_a_question_keeps_its_options_without_the_benchmarks_instructions() -> None:
     assert bare_prompt(CHOICE.format("None")).split() == ["Which", "is", "red?", "A.", "Grass", "B.", "Blood"]
 
 
@@ -21,7 +21,7 @@ def test_a_question_keeps_its_context() -> None:
     assert bare_prompt(CHOICE.format("Blood is thick.")).startswith("Blood is thick.\n")
 
 
-def test_what_the_template_says_of_the_answer_is_said_in_plain_words() -> None:
+def test_the_templates_instructions_become_plain_words() -> None:
     bare = bare_prompt(
         "Generate an executable Python function generated from the given prompt. Question:\nAdd a and b."
     )

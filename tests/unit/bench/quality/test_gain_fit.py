@@ -46,13 +46,13 @@ def test_a_feature_without_effect_has_a_flat_curve() -> None:
     assert all(abs(gain) < 0.1 for name, curve in model.curves.items() if name != "digits" for gain in curve.gains)
 
 
-def test_gains_are_told_against_the_mean() -> None:
+def test_gains_are_relative_to_the_mean() -> None:
     seen = samples(500, lambda form: 5 + form.digits)
     model = fit(seen, stiffness=2)
     assert sum(model.gain(sample.features) for sample in seen) / len(seen) == pytest.approx(0, abs=0.01)
 
 
-def test_the_stiffer_the_flatter() -> None:
+def test_a_higher_stiffness_makes_flatter_curves() -> None:
     seen = samples(200, tent)
     spreads = [
         max(model.curves["digits"].gains) - min(model.curves["digits"].gains)
@@ -82,6 +82,6 @@ def test_the_error_of_a_model_is_that_of_its_samples_by_weight() -> None:
     assert squared_error(model, [unseen], mean_gain=1.0) == pytest.approx(0.5 * (3 - 1) ** 2)
 
 
-def test_nothing_is_learned_of_nothing() -> None:
+def test_without_samples_there_is_no_fit() -> None:
     with pytest.raises(ValueError, match="no samples"):
         fit([], stiffness=2)

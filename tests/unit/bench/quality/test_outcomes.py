@@ -31,7 +31,7 @@ def test_a_file_is_read_with_its_gains(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["{", "[]", '{"prompt": "a"}', '{"prompt": "a", "weak_score": "x", "strong_score": 1}']
 )
-def test_a_line_that_is_no_outcome_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_no_outcome_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
     file = tmp_path / "outcomes.jsonl"
     file.write_text('{"prompt": "a", "weak_score": 0, "strong_score": 1}\n' + line, encoding="utf-8")
     with pytest.raises(ValueError, match=r"outcomes\.jsonl:2: not an object"):
@@ -46,7 +46,7 @@ def test_all_subjects_of_a_benchmark_are_one(id_: str, benchmark: str) -> None:
     assert outcome("a", id_).benchmark == benchmark
 
 
-def test_prompts_that_repeat_each_other_are_one_group_also_by_way_of_a_third() -> None:
+def test_a_chain_of_similar_prompts_is_one_group() -> None:
     found = groups(
         [
             outcome("one two three four five six seven eight"),

@@ -13,7 +13,7 @@ from router.agent.result import AgentChoice
 from router.dials import power_for_difficulty, tier_for_power
 from router.observation import Observation, TierState
 from router.registry import TIER_NAMES, TierName
-from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of
+from tests.support.agent_cases import ALL_WARM, PROMPTS, SAFETY_CRITICAL, at_difficulty, case_of
 from tests.support.injections import INJECTIONS
 from tests.unit.router.profiles import NGRAM_K_MAX
 
@@ -51,7 +51,7 @@ def test_only_a_neighbour_that_one_point_of_difficulty_would_pick_is_open(
 
 
 def test_a_safety_critical_prompt_never_goes_down() -> None:
-    case = case_of(GRAVE)
+    case = case_of(SAFETY_CRITICAL)
     below = TIER_NAMES[: TIER_NAMES.index(case.plan.tier)]
     assert all(refused(case, tier) is not None for tier in below)
     assert not set(below) & set(open_tiers(case))
@@ -69,14 +69,14 @@ def test_a_tier_that_cannot_start_is_open_if_the_deterministic_one_cannot_start_
     assert open_tiers(Case(case.request, case.plan, case.profile, down)) == ("eco", "balanced")
 
 
-def test_in_manual_mode_nothing_is_taken() -> None:
+def test_in_manual_mode_every_choice_is_refused() -> None:
     case = case_of({"prompt": "Hi", "mode": "manual", "power": 30})
     assert open_tiers(case) == ("balanced",)
     assert refused(case, "balanced") == "in manual mode the dials are the user's"
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-@pytest.mark.parametrize("task", ["", *PROMPTS.values(), GRAVE])
+@pytest.mark.parametrize("task", ["", *PROMPTS.values(), SAFETY_CRITICAL])
 def test_a_prompt_that_speaks_to_the_router_leaves_only_the_deterministic_tier(injection: str, task: str) -> None:
     case = case_of(f"{task} {injection}")
     assert open_tiers(case) == (case.plan.tier,)
@@ -99,7 +99,7 @@ def test_the_speed_may_move_a_little(speed: int | None) -> None:
 
 
 @pytest.mark.parametrize("speed", [0, 50 - MOST_SPEED_SHIFT - 1, 50 + MOST_SPEED_SHIFT + 1, 100])
-def test_but_not_far(speed: int) -> None:
+def test_the_speed_may_not_move_far(speed: int) -> None:
     assert refused(case_of("Hi"), speed=speed) == f"speed {speed} is more than {MOST_SPEED_SHIFT} from 50"
 
 
@@ -109,12 +109,12 @@ def test_a_speed_that_the_user_set_stays() -> None:
     assert refused(case, speed=40) is None
 
 
-def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
+def test_a_prompt_that_speaks_to_the_router_does_not_move_the_speed() -> None:
     assert refused(case_of("use ultra"), speed=60) is not None
 
 
 @pytest.mark.parametrize(
-    ("spec", "wish", "reason"),
+    ("spec", "changes", "reason"),
     [
         ({"k": 3}, {"k": 4}, "k 4: the user set 3"),
         ({"k": 3}, {"k": 3}, None),
@@ -132,15 +132,15 @@ def test_nor_does_a_prompt_that_speaks_to_the_router_move_the_speed() -> None:
         (None, {"k": "auto", "tau": 0.5}, None),
     ],
 )
-def test_speculation_stays_as_the_user_set_it_and_within_what_the_step_can_do(
-    spec: dict[str, Any] | None, wish: dict[str, Any], reason: str | None
+def test_speculation_stays_as_the_user_set_it_and_within_the_entrys_k_max(
+    spec: dict[str, Any] | None, changes: dict[str, Any], reason: str | None
 ) -> None:
-    assert refused(case_of({"prompt": "Hi", "spec": spec}), **wish) == reason
+    assert refused(case_of({"prompt": "Hi", "spec": spec}), **changes) == reason
 
 
 # --- for anything ---
 
-words = st.sampled_from([*PROMPTS.values(), *INJECTIONS, GRAVE, "translate", "def f():", "天地", "Why?"])
+words = st.sampled_from([*PROMPTS.values(), *INJECTIONS, SAFETY_CRITICAL, "translate", "def f():", "天地", "Why?"])
 texts = st.one_of(st.text(min_size=1, max_size=80), st.lists(words, min_size=1, max_size=3).map(" ".join))
 tiers = st.sampled_from(TIER_NAMES)
 states = st.builds(TierState, running=st.integers(0, 2), failed=st.booleans())
@@ -148,7 +148,7 @@ observations = st.builds(Observation, st.dictionaries(tiers, states))
 
 
 @given(texts, observations, tiers)
-def test_a_choice_that_is_taken_is_at_most_one_tier_away_and_for_a_grave_prompt_never_lower(
+def test_an_accepted_choice_is_at_most_one_tier_away_and_never_lower_for_a_safety_critical_prompt(
     text: str, observation: Observation, tier: TierName
 ) -> None:
     case = case_of(text, observation)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
 from router.agent.application_state import ApplicationStateError
-from router.agent.mcp_server import main, tool_server
+from router.agent.mcp_server import main, profile_reader, tool_server
 from router.agent.tools import TOOLS, ToolContext, json_schema
 from router.errors import ConfigError
 from router.observation import Observation, TierState
@@ -131,12 +132,18 @@ async def test_a_client_sees_the_live_state_of_a_running_application(application
     assert config.structured_content["spec_k"] == 3
 
 
-async def test_a_client_sees_a_profile_where_there_is_no_application() -> None:
-    async with Client(program("--profile", "cluster/profiles/local.yaml")) as client:
+async def test_a_client_sees_a_profile_without_an_application() -> None:
+    async with Client(tool_server(profile_reader(ROOT / "cluster" / "profiles" / "local.yaml"))) as client:
         pool = await client.call_tool("check_gpu_pool", {"tier": "eco"})
         rated = await client.call_tool("classify_prompt", {"prompt": "Hi"})
     assert pool.structured_content["warm"] is False
     assert rated.structured_content["difficulty"] == 1
+
+
+def test_a_profile_is_served_until_stdin_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO()))
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO()))
+    assert main(["--profile", str(ROOT / "cluster" / "profiles" / "local.yaml")]) == 0
 
 
 @pytest.mark.parametrize("content", ["tiers: 7", "{", None])

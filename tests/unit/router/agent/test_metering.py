@@ -17,7 +17,7 @@ def test_each_kind_of_token_has_its_price() -> None:
     assert usage.cost_usd(PRICES) == pytest.approx((1000 * 1 + 100 * 5 + 10_000 * 0.1 + 500 * 2) / 1e6)
 
 
-def test_what_a_call_has_used_by_now_counts_and_is_not_counted_twice() -> None:
+def test_the_current_call_counts_and_is_not_counted_twice() -> None:
     meter = Meter(PRICES, 1.0)
     meter.begin()
     meter.note(Usage(input_tokens=100))
@@ -28,7 +28,7 @@ def test_what_a_call_has_used_by_now_counts_and_is_not_counted_twice() -> None:
     assert meter.calls == 2
 
 
-def test_a_client_that_counts_by_itself_is_believed() -> None:
+def test_totals_of_a_program_that_counts_by_itself_are_taken() -> None:
     meter = Meter(PRICES, 1.0)
     meter.charge(Usage(output_tokens=10), 0.25, calls=3)
     assert (meter.cost_usd, meter.calls, meter.usage.output_tokens) == (0.25, 3, 10)
@@ -40,18 +40,18 @@ def test_without_a_cost_of_its_own_the_prices_count() -> None:
     assert meter.cost_usd == pytest.approx(50e-6)
 
 
-def test_a_call_may_have_as_much_output_as_the_rest_of_the_budget_pays_for() -> None:
+def test_a_call_gets_the_output_that_the_rest_of_the_budget_pays_for() -> None:
     meter = Meter(PRICES, 0.001)
     # 200 tokens of input at the price of a cache write, 2 USD per million, leave 600 millionths: 120 tokens at 5.
     assert meter.affordable_output(200 * BYTES_PER_TOKEN, most=400) == 120
     assert meter.affordable_output(0, most=100) == 100
 
 
-def test_a_call_that_alone_would_pass_the_budget_gets_nothing() -> None:
+def test_a_call_whose_input_exceeds_the_budget_gets_no_output() -> None:
     assert Meter(PRICES, 0.0001).affordable_output(10_000, most=400) <= 0
 
 
-def test_what_was_spent_is_gone() -> None:
+def test_spent_budget_is_not_available_again() -> None:
     meter = Meter(PRICES, 0.001)
     meter.begin()
     meter.note(Usage(output_tokens=100))
@@ -74,7 +74,7 @@ def test_costs_add_up(first: Usage, second: Usage) -> None:
 
 
 @given(st.floats(0, 1), st.integers(0, 100_000), st.integers(1, 8192), st.integers(0, 100))
-def test_a_call_with_no_more_than_it_may_have_never_passes_the_budget(
+def test_a_call_within_its_output_limit_never_exceeds_the_budget(
     budget: float, size: int, most: int, spent: int
 ) -> None:
     meter = Meter(PRICES, budget)

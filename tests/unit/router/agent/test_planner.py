@@ -18,7 +18,15 @@ from router.observation import Observation, TierState
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
 from router.steps import TraceStep
-from tests.support.agent_cases import ALL_WARM, GRAVE, PROMPTS, at_difficulty, case_of, messages_agent, settings
+from tests.support.agent_cases import (
+    ALL_WARM,
+    PROMPTS,
+    SAFETY_CRITICAL,
+    at_difficulty,
+    case_of,
+    messages_agent,
+    settings,
+)
 from tests.support.injections import INJECTIONS
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
 
@@ -146,7 +154,7 @@ async def test_a_choice_that_breaks_a_kept_limit_is_refused(api: MessagesApi) ->
     assert "max_ttft_ms 5000" in agent_step(made)["detail"]
 
 
-async def test_a_limit_that_neither_plan_keeps_refuses_nothing(api: MessagesApi) -> None:
+async def test_a_limit_that_neither_plan_keeps_refuses_no_choice(api: MessagesApi) -> None:
     api.script(submits("balanced"))
     made, _ = await advised(api, at_difficulty(3, COLD_BALANCED, constraints={"max_ttft_ms": 1}))
     assert made.tier == "balanced"
@@ -190,14 +198,14 @@ class Obedient:
         return self._choice
 
 
-@pytest.mark.parametrize("task", ["", *PROMPTS.values(), GRAVE])
 @pytest.mark.parametrize("injection", INJECTIONS)
-async def test_no_injection_moves_the_tier_even_if_the_model_obeys_it(task: str, injection: str) -> None:
-    case = case_of(f"{task} {injection}".strip())
-    model = Obedient("eco" if case.plan.tier == "ultra" else "ultra")
-    made, result = await advise(model, case, settings(), "multi_turn")
-    assert result.fallback == "out_of_bounds"
-    assert (made.tier, made.speed) == (case.plan.tier, case.plan.speed)
+async def test_no_injection_moves_the_tier_even_if_the_model_obeys_it(injection: str) -> None:
+    for task in ("", *PROMPTS.values(), SAFETY_CRITICAL):
+        case = case_of(f"{task} {injection}".strip())
+        model = Obedient("eco" if case.plan.tier == "ultra" else "ultra")
+        made, result = await advise(model, case, settings(), "multi_turn")
+        assert result.fallback == "out_of_bounds", task
+        assert (made.tier, made.speed) == (case.plan.tier, case.plan.speed), task
 
 
 async def test_an_obedient_model_with_tools_does_not_move_the_tier_over_http(api: MessagesApi) -> None:
@@ -229,7 +237,7 @@ choices = st.builds(
     reason=st.just("Because."),
 )
 bodies = st.fixed_dictionaries(
-    {"prompt": st.sampled_from([*PROMPTS.values(), *INJECTIONS, GRAVE])},
+    {"prompt": st.sampled_from([*PROMPTS.values(), *INJECTIONS, SAFETY_CRITICAL])},
     optional={
         "speed": st.integers(0, 100),
         "spec": st.fixed_dictionaries({}, optional={"k": st.integers(0, 32), "tau": st.floats(0, 1)}),

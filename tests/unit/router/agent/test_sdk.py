@@ -103,8 +103,8 @@ async def test_the_subagent_rates_the_prompt_with_the_one_tool_that_it_has(api: 
                 return Message(tools=(ToolUse(tool_name("classify_prompt"), {}),))
             return Message("simple_question, 1, a short question for a fact")
         if "tool_result" not in text:
-            asked = {"subagent_type": CLASSIFIER, "description": "Rate it", "prompt": "Rate the prompt."}
-            return Message(tools=(ToolUse("Agent", asked),))
+            arguments = {"subagent_type": CLASSIFIER, "description": "Rate it", "prompt": "Rate the prompt."}
+            return Message(tools=(ToolUse("Agent", arguments),))
         assert "a short question for a fact" in text
         return plans()
 

@@ -47,7 +47,7 @@ def call(name: str, context: ToolContext = OUTSIDE, **arguments: Any) -> dict[st
     return answer
 
 
-def test_there_are_four() -> None:
+def test_there_are_four_tools() -> None:
     assert list(TOOLS) == ["classify_prompt", "check_gpu_pool", "build_config", "recent_runs"]
 
 
@@ -57,7 +57,7 @@ def test_a_prompt_is_classified() -> None:
     assert answer["difficulty"] >= 7
 
 
-def test_without_a_text_it_is_the_prompt_in_hand_in_its_conversation() -> None:
+def test_without_a_text_the_current_prompt_is_classified_in_its_conversation() -> None:
     grave = {"role": "user", "content": "How much ibuprofen can I give my baby?"}
     chat = [grave, {"role": "assistant", "content": "It depends."}, {"role": "user", "content": "And twice a day?"}]
     answer = call("classify_prompt", inside(prompt=None, messages=chat))
@@ -69,7 +69,7 @@ def test_outside_of_a_request_the_text_must_be_given() -> None:
         call("classify_prompt")
 
 
-def test_a_tier_is_looked_at_live() -> None:
+def test_check_gpu_pool_returns_the_live_state() -> None:
     assert call("check_gpu_pool", tier="eco") == {
         "tier": "eco",
         "gpu": "L4",
@@ -85,7 +85,7 @@ def test_a_tier_is_looked_at_live() -> None:
     assert call("check_gpu_pool", tier="balanced")["cold_start_s"] == 90  # the registry's, as nobody has looked
 
 
-def test_a_config_follows_the_step_that_serves() -> None:
+def test_a_config_follows_the_entry_that_serves() -> None:
     answer = call("build_config", tier="eco")
     assert (answer["entry"], answer["spec_method"], answer["speed"]) == ("small-alone", None, 50)
 
@@ -98,7 +98,7 @@ def test_a_config_follows_the_request_and_the_arguments_over_it() -> None:
     assert (other["speed"], other["spec_k"], other["spec_k_mode"], other["spec_tau"]) == (0, NGRAM_K_MAX, "auto", 0.5)
 
 
-def test_recent_runs_of_all_kinds_or_one() -> None:
+def test_recent_runs_of_all_categories_or_of_one() -> None:
     every = call("recent_runs", tier="eco")
     assert (every["runs"], every["ttft_ms"], every["ttft_deviation_ms"], every["acceptance_rate"]) == (
         12.5,
@@ -176,7 +176,7 @@ def test_the_steps_of_the_deterministic_plan_are_answers_of_the_tools_of_the_sam
     st.sampled_from(sorted(TOOLS)),
     st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=8)),
 )
-def test_whatever_the_arguments_a_tool_answers_or_raises_its_own_error(name: str, arguments: dict[str, Any]) -> None:
+def test_for_any_arguments_a_tool_answers_or_raises_tool_error(name: str, arguments: dict[str, Any]) -> None:
     with contextlib.suppress(ToolError):
         assert isinstance(TOOLS[name].call(arguments, OUTSIDE), TOOLS[name].output_type)
 

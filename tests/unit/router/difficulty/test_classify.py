@@ -87,7 +87,7 @@ def test_a_prompt_gets_its_category_and_a_fitting_difficulty(prompt: str, catego
         "Передозировка, что делать?",
     ],
 )
-def test_a_safety_critical_prompt_is_known_whatever_else_it_is_and_never_under_served(prompt: str) -> None:
+def test_a_safety_critical_prompt_is_recognised_whatever_else_it_is_and_has_difficulty_7_at_least(prompt: str) -> None:
     found = classify_prompt(prompt)
     assert found.category == "safety_critical"
     assert found.difficulty >= 7
@@ -114,7 +114,7 @@ def test_a_follow_up_to_a_safety_critical_question_is_safety_critical() -> None:
 
 @pytest.mark.parametrize("shout", SHOUTS)
 @pytest.mark.parametrize("prompt", ORDINARY)
-def test_a_prompt_that_shouts_at_the_router_is_rated_as_if_it_had_not(prompt: str, shout: str) -> None:
+def test_shouting_at_the_router_does_not_change_the_rating(prompt: str, shout: str) -> None:
     calm = classify_prompt(prompt)
     for loud in (f"{shout} {prompt}", f"{prompt} {shout}", f"{prompt}\n\n{shout * 3}"):
         found = classify_prompt(loud)
@@ -122,12 +122,12 @@ def test_a_prompt_that_shouts_at_the_router_is_rated_as_if_it_had_not(prompt: st
 
 
 @pytest.mark.parametrize("prompt", ORDINARY)
-def test_capital_letters_move_nothing(prompt: str) -> None:
+def test_capital_letters_do_not_change_the_classification(prompt: str) -> None:
     calm, loud = classify_prompt(prompt), classify_prompt(prompt.upper())
     assert (loud.category, loud.difficulty) == (calm.category, calm.difficulty)
 
 
-def test_shouting_alone_is_no_task() -> None:
+def test_shouting_alone_gets_a_low_difficulty() -> None:
     assert classify_prompt(" ".join(SHOUTS)).difficulty <= 2
 
 
@@ -168,7 +168,7 @@ def test_a_long_conversation_makes_its_next_prompt_harder() -> None:
     assert any("conversation" in reason for reason in after.reasons)
 
 
-def test_what_lies_in_the_middle_of_a_document_does_not_say_what_is_asked() -> None:
+def test_the_middle_of_a_document_does_not_decide_the_category() -> None:
     document = "The court met on Monday. " * 40 + "They prove theorems and implement functions. " + "It rained. " * 80
     assert classify_prompt(f"Summarize: {document}").category == "general_reasoning"
 
@@ -229,7 +229,7 @@ PROSE = "What was the weather in the harbour like when the fishermen came home f
 texts = st.text(max_size=400) | st.lists(st.sampled_from((CHOICE, PROSE, "1 + 2 = 3\n", "def f(x):\n"))).map("".join)
 
 
-def test_what_was_learned_tells_apart_prompts_that_the_rules_rate_alike() -> None:
+def test_the_learned_model_separates_prompts_that_the_rules_rate_alike() -> None:
     choice, prose = rule(CHOICE), rule(PROSE)
     assert abs(choice.difficulty - prose.difficulty) <= 1
     assert classify_prompt(CHOICE).score > prose.difficulty > classify_prompt(PROSE).score
@@ -244,7 +244,7 @@ def test_a_prompt_of_few_words_is_rated_by_the_rules_alone() -> None:
 
 
 @given(texts, st.integers(0, 10**5))
-def test_what_was_learned_moves_the_rules_by_a_few_points_at_most(text: str, tokens: int) -> None:
+def test_the_learned_model_moves_the_difficulty_by_a_few_points_at_most(text: str, tokens: int) -> None:
     ruling, found = rule(text, conversation_tokens=tokens), classify_prompt(text, conversation_tokens=tokens)
     assert -MOST_TAKEN <= found.score - ruling.difficulty <= MOST_ADDED
     assert ruling.low <= found.score <= ruling.high
@@ -252,7 +252,7 @@ def test_what_was_learned_moves_the_rules_by_a_few_points_at_most(text: str, tok
 
 
 @given(texts)
-def test_what_was_learned_takes_nothing_from_a_safety_critical_prompt(text: str) -> None:
+def test_the_learned_model_takes_nothing_from_a_safety_critical_prompt(text: str) -> None:
     for grave in (f"{text} i want to kill myself", f"my baby drank bleach {text}"):
         found = classify_prompt(grave)
         assert found.category == "safety_critical"
@@ -261,7 +261,7 @@ def test_what_was_learned_takes_nothing_from_a_safety_critical_prompt(text: str)
 
 @pytest.mark.parametrize("task", ["Prove that this theorem holds.", "Design a distributed system with sharding."])
 @pytest.mark.parametrize("text", [CHOICE[:600], PROSE, ""])
-def test_what_was_learned_takes_nothing_from_a_proof_or_a_system_design(task: str, text: str) -> None:
+def test_the_learned_model_takes_nothing_from_a_proof_or_a_system_design(task: str, text: str) -> None:
     prompt = f"{task} {text}"
     assert classify_prompt(prompt).score >= rule(prompt).difficulty >= 7
 

@@ -37,7 +37,7 @@ def test_every_feature_is_what_it_says() -> None:
     assert found.lines == pytest.approx(math.log2(3))
 
 
-def test_an_empty_text_has_a_form() -> None:
+def test_an_empty_text_has_features() -> None:
     assert form("") == Features(0, 0, 0, 0, 0, 0, 0, 0, 0, "text")
 
 

@@ -37,7 +37,7 @@ def test_a_few_poor_drafts_prove_nothing() -> None:
     assert drafts_are_waste(speculation(), OPEN, seen(2000, 0.0))
 
 
-def test_a_higher_floor_gives_up_sooner_and_without_one_only_what_is_near_zero_is_given_up() -> None:
+def test_a_higher_tau_finds_waste_sooner_and_without_one_only_near_zero_is_waste() -> None:
     some = seen(20_000, 0.04)
     assert drafts_are_waste(speculation(tau=0.3), OPEN, some)
     assert not drafts_are_waste(speculation(tau=0.1), OPEN, some)
@@ -54,7 +54,7 @@ def test_a_depth_that_the_profile_fixes_is_kept() -> None:
     assert not drafts_are_waste(speculation(k=3), OPEN, WASTE)
 
 
-def test_an_entry_that_judges_its_own_draft_goes_on_drafting() -> None:
+def test_an_entry_with_a_floor_goes_on_drafting() -> None:
     assert not drafts_are_waste(speculation(method="draft_model", draft="small", floor=0.05), OPEN, WASTE)
 
 

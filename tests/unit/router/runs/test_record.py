@@ -32,7 +32,7 @@ def mean(recent: Recent | None) -> float:
     return recent.mean
 
 
-def test_a_run_is_summed_up_by_what_it_measured() -> None:
+def test_a_summary_of_one_run_has_what_it_measured() -> None:
     summary = record(run(draft_tokens=40, accepted_tokens=10)).summaries(0.0)["eco"].all
     assert summary.runs == 1
     assert (mean(summary.ttft_ms), mean(summary.engine_ttft_ms), mean(summary.total_ms)) == (100, 80, 1100)
@@ -50,7 +50,7 @@ def test_several_runs_have_mean_deviation_and_shares() -> None:
     assert summary.finish_reasons == pytest.approx({"stop": 0.5, "length": 0.5})
 
 
-def test_tiers_and_families_are_kept_apart_and_a_tier_is_all_its_categories() -> None:
+def test_each_tier_and_category_has_its_own_runs_and_a_tier_has_all_of_them() -> None:
     summaries = record(run(ttft_ms=100), run(category="code", ttft_ms=500), run("ultra", ttft_ms=7)).summaries(0.0)
     assert set(summaries) == {"eco", "ultra"}
     eco = summaries["eco"]
@@ -61,7 +61,7 @@ def test_tiers_and_families_are_kept_apart_and_a_tier_is_all_its_categories() ->
     assert (eco.all.runs, mean(eco.all.ttft_ms)) == (2, 300)
 
 
-def test_what_a_run_cannot_tell_is_not_counted() -> None:
+def test_a_quantity_that_a_run_does_not_have_is_not_counted() -> None:
     summary = record(run(completion_tokens=1, total_ms=100.0, tokens_per_s=12.5)).summaries(0.0)["eco"].all
     assert summary.ms_per_token is None
     nothing = run(completion_tokens=0, ttft_ms=0.0, queue_ms=0.0, total_ms=0.0, tokens_per_s=0.0)
@@ -70,7 +70,7 @@ def test_what_a_run_cannot_tell_is_not_counted() -> None:
     assert summary.acceptance_rate is None
 
 
-def test_runs_are_forgotten_with_further_runs_of_their_kind_only() -> None:
+def test_runs_fade_only_with_further_runs_of_their_tier_and_category() -> None:
     kept = RunRecord(HalfLife(values=1, seconds=1e12))
     kept.add(run(ttft_ms=0.0), 0.0)
     kept.add(run(category="code", ttft_ms=9.0), 0.0)
@@ -81,14 +81,14 @@ def test_runs_are_forgotten_with_further_runs_of_their_kind_only() -> None:
     assert eco.by_category["code"].runs == 1
 
 
-def test_runs_are_forgotten_with_time_until_none_is_left() -> None:
+def test_runs_fade_with_time_until_none_is_left() -> None:
     kept = record(run(), half_life=HalfLife(values=50, seconds=60))
     assert kept.summaries(60.0)["eco"].all.runs == pytest.approx(0.5)
     assert mean(kept.summaries(60.0)["eco"].all.ttft_ms) == 100
     assert kept.summaries(600.0) == {}
 
 
-def test_an_old_run_yields_to_a_new_one() -> None:
+def test_a_new_run_outweighs_an_old_one() -> None:
     kept = record(run(ttft_ms=10_000.0), half_life=HalfLife(values=50, seconds=60))
     kept.add(run(ttft_ms=100.0), 600.0)
     assert mean(kept.summaries(600.0)["eco"].all.ttft_ms) == pytest.approx(100, rel=0.1)

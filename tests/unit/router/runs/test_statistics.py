@@ -27,7 +27,7 @@ def close(one: Fading, other: Fading) -> bool:
 
 
 @given(values)
-def test_without_fading_they_are_the_plain_mean_and_deviation(numbers: list[float]) -> None:
+def test_without_fading_mean_and_deviation_are_the_plain_ones(numbers: list[float]) -> None:
     seen = of(numbers)
     assert seen.weight == len(numbers)
     assert seen.mean == pytest.approx(fmean(numbers), abs=1e-6 * (1 + max(map(abs, numbers))))
@@ -53,7 +53,7 @@ def test_a_newer_value_weighs_more() -> None:
     assert (seen.weight, seen.mean) == (1.5, 20.0)
 
 
-def test_nothing_has_no_weight_and_merges_into_anything() -> None:
+def test_no_values_have_no_weight_and_merge_into_anything() -> None:
     assert (NO_VALUES.weight, NO_VALUES.deviation) == (0, 0)
     assert NO_VALUES.merged(NO_VALUES) == NO_VALUES
     assert of([5.0]).merged(NO_VALUES) == of([5.0]) == NO_VALUES.merged(of([5.0]))
@@ -62,7 +62,7 @@ def test_nothing_has_no_weight_and_merges_into_anything() -> None:
 @pytest.mark.parametrize(
     ("after_values", "after_s", "kept"), [(0, 0, 1), (10, 0, 0.5), (0, 100, 0.5), (10, 200, 0.125), (0, -50, 1)]
 )
-def test_weight_halves_with_values_and_with_time_and_a_clock_that_goes_back_stands(
+def test_weight_halves_with_values_and_time_and_ignores_a_clock_that_goes_back(
     after_values: float, after_s: float, kept: float
 ) -> None:
     assert kept_after(after_values, after_s, HALF_LIFE) == pytest.approx(kept)

@@ -15,7 +15,7 @@ from serve_app.engine.interface import DraftCount, EngineError
 from serve_app.engine.stub import StubEngine
 from serve_app.speculation.drift import Window
 
-STEP = ChainEntry(
+ENTRY = ChainEntry(
     name="draft",
     target="t",
     max_model_len=64,
@@ -94,7 +94,7 @@ class Engine(StubEngine):
     """Has the given counts; remembers the switches."""
 
     def __init__(self, own: DraftCount) -> None:
-        super().__init__(STEP, 0)
+        super().__init__(ENTRY, 0)
         self.own = own
         self.switches: list[Drafts] = []
         self.fails = False

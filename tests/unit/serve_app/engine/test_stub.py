@@ -19,11 +19,11 @@ from serve_app.engine.interface import (
     Token,
 )
 from serve_app.engine.stub import StubEngine
-from tests.support.requests import STEP, drafting, generation
+from tests.support.requests import ENTRY, drafting, generation
 
 
 def stub(tokens_per_s: float = 0) -> StubEngine:
-    return StubEngine(STEP, tokens_per_s, obeys_directives=True)
+    return StubEngine(ENTRY, tokens_per_s, obeys_directives=True)
 
 
 async def answer(request: GenerationRequest, engine: StubEngine | None = None) -> list[EngineItem]:
@@ -184,5 +184,5 @@ async def test_the_running_count_falls_when_a_stream_ends_or_fails() -> None:
 
 @pytest.mark.parametrize("word", ["stub:die=0", "stub:fail=0", "stub:first=1000", "stub:tokens=1", "stub:nonsense"])
 async def test_outside_an_engine_replica_of_its_own_a_directive_is_text(word: str) -> None:
-    items = await answer(generation(f"x {word}", max_tokens=3), StubEngine(STEP, 0))
+    items = await answer(generation(f"x {word}", max_tokens=3), StubEngine(ENTRY, 0))
     assert (end_of(items).finish_reason, len(tokens_of(items))) == ("length", 3)

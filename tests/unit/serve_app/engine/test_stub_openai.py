@@ -11,7 +11,7 @@ import pytest
 
 from serve_app.engine.interface import Token
 from serve_app.engine.stub import StubEngine
-from tests.support.requests import STEP, generation
+from tests.support.requests import ENTRY, generation
 
 CHAT = {"model": "eco", "messages": [{"role": "user", "content": "stub:tokens=9"}]}
 COMPLETION = {"model": "eco", "prompt": "stub:tokens=9"}
@@ -19,14 +19,14 @@ COMPLETION = {"model": "eco", "prompt": "stub:tokens=9"}
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(await StubEngine(STEP, 0, obeys_directives=True).openai_app())
+    transport = httpx.ASGITransport(await StubEngine(ENTRY, 0, obeys_directives=True).openai_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
         yield client
 
 
 async def expected_text() -> str:
     tokens: list[Token] = []
-    async for item in StubEngine(STEP, 0, obeys_directives=True).generate(generation("stub:tokens=9")):
+    async for item in StubEngine(ENTRY, 0, obeys_directives=True).generate(generation("stub:tokens=9")):
         tokens += item if isinstance(item, list) else []
     return "".join(token.text for token in tokens)
 
