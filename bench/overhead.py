@@ -35,7 +35,7 @@ from bench.load.sse import Dialect
 from bench.reporting.options import parser
 from bench.reporting.report import Value, print_report, provenance, write_json
 from bench.reporting.stats import median, percentile
-from cluster.cpu_engine import cpu_environment
+from cluster.cpu_environment import cpu_environment
 from cluster.profiles.reading import load_profile
 from cluster.weights import models_dir
 from router.registry import ChainEntry, Profile, TierName

@@ -1,7 +1,7 @@
 """Measure how fast tokens travel from an engine replica through one ingress replica to 64 clients.
 
 One Serve instance runs two applications with the same stub engine: ours, and the usual way, in which each token is an
-item of a Serve stream (`bench/load/item_a_token.py`). Each in turn has 64 streams under constant load, without
+item of a Serve stream (`bench/load/one_item_per_token.py`). Each in turn has 64 streams under constant load, without
 speculation, with one ingress replica, for a fixed window:
 
 1. ours, engine at full speed: tokens/s in all;
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     repetitions, duration_s = (1, 3.0) if args.quick else (3, 8.0)
     floods: dict[Run, list[Flood]] = {run: [] for run in RUNS}
-    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.load.item_a_token:build"})
+    app = application({"/": ARGUMENTS}, others={ITEM_A_TOKEN.prefix: "bench.load.one_item_per_token:build"})
     with running(app, timeout_s=180):
         for repetition in range(1, repetitions + 1):
             for run in RUNS:

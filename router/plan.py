@@ -17,7 +17,7 @@ from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS, RunSummary
 from router.selection import Selection, Violation, select
 from router.spec_params import SpecParams
-from router.steps import (
+from router.trace_steps import (
     Clock,
     Escalation,
     Stopwatch,

@@ -14,7 +14,7 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
-from cluster.cpu_engine import cpu_environment
+from cluster.cpu_environment import cpu_environment
 from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName

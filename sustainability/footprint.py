@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sustainability.checks import require_non_negative, require_positive
 from sustainability.factors import Factors
+from sustainability.number_checks import require_non_negative, require_positive
 from sustainability.units import G_PER_KG, SECONDS_PER_HOUR, WH_PER_KWH
 
 

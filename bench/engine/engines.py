@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from bench.load.processes import stop_tree
 from bench.reporting.report import REPOSITORY
-from cluster.cpu_engine import cpu_environment
+from cluster.cpu_environment import cpu_environment
 from router.registry import ChainEntry, Drafts, Tier
 from serve_app.speculation.settings import SpeculationSettings
 

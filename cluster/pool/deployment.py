@@ -16,11 +16,11 @@ from cluster.pool.cold_starts import ColdStarts
 from cluster.pool.gpus import placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
-from cluster.pool.open_requests import OpenRequests
-from cluster.supervised import Supervised, troubles
+from cluster.pool.stopping import OpenRequests
+from cluster.supervision import Supervised, troubles
 from router.observation import ClusterGpus, Observation
 from router.registry import Drafts, Profile, TierName
-from router.runs.record import RunRecord
+from router.runs.history import RunRecord
 from router.runs.summary import RunReport
 
 _STALE_AFTER_S: Final = 10.0

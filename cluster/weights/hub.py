@@ -1,7 +1,7 @@
 """Download a model's files with `huggingface_hub`, and check each of them against the hub's checksum.
 
 A download that is interrupted keeps its finished files. The library downloads an unfinished file anew (a shard has 5 GB
-at most), unless only the connection broke.
+at most), unless only the connection broke. On Ctrl-C it finishes the files under way; a second one stops it at once.
 """
 
 from __future__ import annotations

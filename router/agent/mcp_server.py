@@ -37,7 +37,7 @@ from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
 from router.errors import ConfigError
 from router.observation import Observation
 from router.registry import Profile
-from router.steps import TraceStep, TraceValue
+from router.trace_steps import TraceStep, TraceValue
 
 SERVER_NAME = "power-lever-router"
 _READ_TIMEOUT_S = 10.0

@@ -26,7 +26,7 @@ from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_l
 from router.agent.settings import AgentSettings
 from router.agent.tools import TOOLS, ToolContext, ToolError
 from router.registry import Profile
-from router.steps import Clock, TraceStep, TraceValue
+from router.trace_steps import Clock, TraceStep, TraceValue
 
 if TYPE_CHECKING:
     from anthropic.lib.streaming import AsyncMessageStream

@@ -18,7 +18,7 @@ from router.request import InferenceRequest
 from router.runs.summary import NO_RUNS
 from router.selection import Candidate, Selection
 from router.spec_params import SpecParams
-from router.steps import Clock, Stopwatch, TraceStep, built_config, checked_constraints, tier_pool
+from router.trace_steps import Clock, Stopwatch, TraceStep, built_config, checked_constraints, tier_pool
 
 LEAST_TIME_S: Final = 0.1
 """With less time than this an agent is not asked."""

@@ -14,7 +14,7 @@ from router.agent.metering import Meter, Usage
 from router.agent.settings import ActiveMode
 from router.errors import describe_problems
 from router.registry import DraftTokens, Frozen, Power, TierName
-from router.steps import TraceStep, TraceValue
+from router.trace_steps import TraceStep, TraceValue
 
 REASON_CHARS = 600
 FallbackCode = Literal[

@@ -33,7 +33,7 @@ from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_l
 from router.agent.settings import AgentSettings
 from router.agent.tools import CLASSIFY_PROMPT, TOOLS, ToolContext, json_schema
 from router.registry import Profile
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 
 SERVER: Final = "router"
 SUBAGENT_TOOL: Final = "Agent"

@@ -24,7 +24,7 @@ from router.registry import DraftTokens, Frozen, Power, Tier, TierName
 from router.request import InferenceRequest
 from router.runs.summary import NO_RUNS, Recent, RunSummary
 from router.spec_params import SpecParams
-from router.steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool, built_config, classified, tier_pool
+from router.trace_steps import BuiltConfig, ClassifiedPrompt, RecentRuns, TierPool, built_config, classified, tier_pool
 
 if TYPE_CHECKING:
     from anthropic.types import ToolParam

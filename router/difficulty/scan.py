@@ -63,8 +63,8 @@ class Scan:
 
     def hits(self, terms: Terms) -> tuple[str, ...]:
         """Return the terms found: words in order of the alphabet, then phrases, then terms of other scripts."""
-        found = [] if terms.words.isdisjoint(self.known) else sorted(terms.words & self.known)
-        if not terms.pairs.isdisjoint(self.pairs):
+        found = sorted(terms.words & self.known) if self.known and not terms.words.isdisjoint(self.known) else []
+        if self.pairs and not terms.pairs.isdisjoint(self.pairs):
             found += [phrase for phrase, pairs in terms.phrase_pairs if pairs <= self.pairs]
         if self.leads:
             found += [t.decode() for t in terms.other_scripts if t[:1] in self.leads and t in self.non_ascii]

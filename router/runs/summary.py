@@ -1,7 +1,7 @@
 """Recent requests by tier and category: reports of single runs, and summaries of many.
 
-Times are in ms, energy in Wh, cost in USD. `record.py` makes summaries from reports. The observation has the summaries;
-`router/prediction.py` and `past_drafts.py` read them.
+Times are in ms, energy in Wh, cost in USD. `history.py` makes summaries from reports. The observation has the
+summaries; `router/prediction.py` and `past_drafts.py` read them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import asyncio
 from ray.serve.handle import DeploymentHandle
 
 from cluster.pool.messages import LONG_POLL_S, REPORT_OPEN_EVERY_S
-from cluster.supervised import Supervised
+from cluster.supervision import Supervised
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.transport.ray_errors import RAY_ERRORS
 

@@ -10,8 +10,8 @@ from typing import Final
 from router.agent.metering import Meter
 from router.agent.result import AgentFallback, AgentResult
 from router.agent.settings import AgentSettings
-from router.steps import Clock
-from serve_app.transport.tasks import cancel_and_wait
+from router.trace_steps import Clock
+from serve_app.transport.cancellation import cancel_and_wait
 
 END_WAIT_S: Final = 1.0
 """How long the end of a stream waits for an explanation that is under way, s. Most explanations take less than two

@@ -15,7 +15,8 @@ from router.plan import Plan
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
-from serve_app.api.events import (
+from serve_app.api.explanation import Explanation
+from serve_app.api.sse import (
     PING,
     PING_EVERY_S,
     STATUS_EVERY_S,
@@ -26,7 +27,6 @@ from serve_app.api.events import (
     status_data,
     trace_event,
 )
-from serve_app.api.explanation import Explanation
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest

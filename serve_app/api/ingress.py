@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from cluster.supervised import troubles
+from cluster.supervision import troubles
 from router.agent.bounds import Case
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
@@ -29,16 +29,16 @@ from router.request import InferenceRequest
 from serve_app.admission.drain import Drain
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
-from serve_app.api.advisor import make_advisor
+from serve_app.api.agent import make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
 from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.explanation import Explanation
-from serve_app.api.http import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.inference import InferenceStream, generation_request
 from serve_app.api.openai.body import parse_openai
 from serve_app.api.openai.models import MODELS, model_view
 from serve_app.api.openai.response import OpenAIExchange
 from serve_app.api.openai.tier_choice import choose, engine_call
+from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.views import draft_floor, tiers_view
 from serve_app.config import AppConfig
 from serve_app.engine.interface import GenerationRequest

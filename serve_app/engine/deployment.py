@@ -19,16 +19,16 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from cluster.pool.messages import REPORT_EVERY_S, DraftOrder, ReplicaReport
-from cluster.supervised import Supervised, troubles
+from cluster.supervision import Supervised, troubles
 from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
 from serve_app.config import AppConfig
-from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.draft_fallback import DraftKeeper
 from serve_app.engine.engine_watch import end_with_engine
+from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
-from serve_app.engine.reports import AcceptanceMetrics, LoadSignals, RaySink
+from serve_app.engine.metrics import AcceptanceMetrics, LoadSignals, RaySink
 from serve_app.engine.stream_items import openai_items, stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import VLLM_VERSION

@@ -11,7 +11,7 @@ import orjson
 from starlette.types import ASGIApp
 
 from serve_app.api.errors import Failure
-from serve_app.api.events import token_events
+from serve_app.api.sse import token_events
 from serve_app.engine.interface import Admitted, Engine, EngineError, Finished, GenerationRequest
 from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
 

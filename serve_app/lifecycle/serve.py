@@ -27,7 +27,7 @@ from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
 from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
-from serve_app.check import IMPORT_PATH, check
+from serve_app.check_config import IMPORT_PATH, check
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
 

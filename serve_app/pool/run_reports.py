@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.supervised import Supervised
+from cluster.supervision import Supervised
 from router.plan import Plan
 from router.runs.summary import FINISH_REASONS, RunReport
 from serve_app.transport.ray_errors import RAY_ERRORS

@@ -7,7 +7,7 @@ import asyncio
 from ray.serve.handle import DeploymentHandle
 
 from cluster.pool.messages import LONG_POLL_S
-from cluster.supervised import Supervised
+from cluster.supervision import Supervised
 from router.observation import Observation
 from router.registry import Drafts, TierName
 from serve_app.api.errors import ApiError

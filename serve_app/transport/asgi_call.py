@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from serve_app.transport.tasks import cancel_and_wait
+from serve_app.transport.cancellation import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 

@@ -22,12 +22,12 @@ from typing import Final, cast
 
 import msgspec
 
-from cluster.supervised import Supervised
+from cluster.supervision import Supervised
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted, Finished
 from serve_app.transport.asgi_call import ResponseStart
+from serve_app.transport.cancellation import cancel_and_wait
 from serve_app.transport.stream import ItemStream
-from serve_app.transport.tasks import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 Message = Admitted | Finished | Failure | ResponseStart

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from typing import Final, Generic, TypeVar
 
 from serve_app.api.errors import Failure
-from serve_app.transport.tasks import cancel_and_wait
+from serve_app.transport.cancellation import cancel_and_wait
 
 ItemT = TypeVar("ItemT")
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from router.registry import TierName
 from serve_app.api.errors import RETRY_LATER, ApiError, error_data, incomplete_stream, raise_if_late
-from serve_app.api.events import PING, PING_EVERY_S, STATUS_EVERY_S
+from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
 from serve_app.pool.view import PoolView

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from cluster.cpu_engine import cpu_environment
+from cluster.cpu_environment import cpu_environment
 from cluster.profiles.reading import merge
 from tests.support.api import Api
 from tests.support.gpu_cluster import GpuCluster, gpu_cluster

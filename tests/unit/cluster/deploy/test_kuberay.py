@@ -13,11 +13,11 @@ from jsonschema import Draft202012Validator
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.serve.schema import ServeDeploySchema
 
-from serve_app.check import check
+from serve_app.check_config import check
 from serve_app.config import Limits
 from tests.support.manifests import ROOT, demand_of, document, documents, gpu_tiers, nodes_added, pinned, serve_env
 
-SERVICE, MODELS = "cluster/deploy/kuberay/rayservice.yaml", "cluster/deploy/kuberay/models.yaml"
+SERVICE, MODELS = "cluster/deploy/kuberay/rayservice.yaml", "cluster/deploy/kuberay/seed_weights.yaml"
 CRD = ROOT.parent / "shared/data/ray.io_rayservices.yaml"
 
 

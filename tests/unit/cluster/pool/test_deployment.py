@@ -15,7 +15,7 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.pool.deployment import BROADCAST_EVERY_S, GpuPool
 from cluster.pool.messages import ReplicaReport
-from cluster.supervised import HOPELESS_AFTER_S
+from cluster.supervision import HOPELESS_AFTER_S
 from router.observation import ClusterGpus, Observation
 from tests.support.runs import run
 from tests.unit.cluster.pool.reports import loading, overview, running

@@ -21,7 +21,7 @@ from router.agent.mcp_server import main, profile_reader, tool_server
 from router.agent.tools import TOOLS, ToolContext, json_schema
 from router.errors import ConfigError
 from router.observation import Observation, TierState
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
 from tests.unit.router.profiles import small_profile

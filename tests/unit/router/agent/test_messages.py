@@ -17,7 +17,7 @@ from router.agent.metering import Meter
 from router.agent.result import AgentChoice, AgentFallback
 from router.agent.settings import AgentSettings
 from router.registry import TIER_NAMES
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 from tests.support.agent_cases import KEY, case_of, messages_agent, meter, settings
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
 from tests.support.virtual_time import VirtualTimeLoop

@@ -17,7 +17,7 @@ from router.agent.result import AgentChoice, AgentResult
 from router.observation import Observation, TierState
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 from tests.support.agent_cases import (
     ALL_WARM,
     PROMPTS,

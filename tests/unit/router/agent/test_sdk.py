@@ -12,7 +12,7 @@ from router.agent.metering import Meter
 from router.agent.planner import advise
 from router.agent.result import AgentChoice, AgentFallback
 from router.agent.tools import TOOLS
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 from tests.support.agent_cases import KEY, at_difficulty, case_of, meter, settings
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse
 from tests.unit.router.profiles import small_profile

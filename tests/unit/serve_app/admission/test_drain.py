@@ -56,7 +56,7 @@ async def test_a_drain_begins_when_the_pool_closes_and_reports_the_open_requests
 
 
 async def test_a_pool_that_is_away_is_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.supervised.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("cluster.supervision.FIRST_PAUSE_S", 0.0)
     pool, requests = FakePool(), OpenRequests(limit=5)
     pool.failures = 3
     pool.closing.set()

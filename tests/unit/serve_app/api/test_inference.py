@@ -14,8 +14,8 @@ from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, Failure, overloaded
-from serve_app.api.events import token_events
 from serve_app.api.inference import InferenceStream, generation_request
+from serve_app.api.sse import token_events
 from serve_app.api.stream_response import StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token

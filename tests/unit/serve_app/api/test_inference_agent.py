@@ -17,9 +17,9 @@ from router.observation import Observation, TierState
 from router.plan import Plan, plan
 from router.request import InferenceRequest
 from serve_app.api.errors import Failure
-from serve_app.api.events import token_events
 from serve_app.api.explanation import END_WAIT_S, Explanation
 from serve_app.api.inference import InferenceStream
+from serve_app.api.sse import token_events
 from serve_app.api.stream_response import StreamResponse
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.engine.stream_items import StreamItem

@@ -12,7 +12,7 @@ from ray import serve
 from ray.exceptions import ActorUnavailableError
 from starlette.requests import Request
 
-from cluster.supervised import HOPELESS_AFTER_S
+from cluster.supervision import HOPELESS_AFTER_S
 from router.observation import Observation, TierState
 from serve_app.api.ingress import Ingress
 from tests.support.app_config import app_config

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from router.registry import ChainEntry
-from serve_app.engine.chain import EntryFailure, bring_up, start_first
+from serve_app.engine.fallback_chain import EntryFailure, bring_up, start_first
 from serve_app.engine.interface import (
     Admitted,
     Engine,

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.errors import Failure
-from serve_app.api.events import token_events
+from serve_app.api.sse import token_events
 from serve_app.engine.interface import Admitted, Engine, EngineError, EngineItem, Finished, SpecStats, Token
 from serve_app.engine.stream_items import StreamItem, errors_first, openai_items, stream_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart

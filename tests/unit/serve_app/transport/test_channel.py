@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import pytest
 
 from serve_app.api.errors import ApiError, Failure
-from serve_app.api.events import token_events
+from serve_app.api.sse import token_events
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.transport import channel as token_channel
 from serve_app.transport.asgi_call import ResponseStart

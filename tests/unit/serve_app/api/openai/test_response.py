@@ -12,8 +12,8 @@ import pytest
 
 from router.observation import TierState
 from serve_app.api.errors import ApiError, Failure, overloaded
-from serve_app.api.events import PING
 from serve_app.api.openai.response import OpenAIExchange
+from serve_app.api.sse import PING
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import ResponseStream
 from serve_app.transport.stream import LocalStream

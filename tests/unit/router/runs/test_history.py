@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.difficulty.categories import CATEGORIES
 from router.registry import TIER_NAMES
-from router.runs.record import RunRecord
+from router.runs.history import RunRecord
 from router.runs.statistics import HalfLife
 from router.runs.summary import FINISH_REASONS, Recent, RunReport
 from tests.support.runs import run

@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 
 from cluster.profiles.reading import load_profile
 from router.request import InferenceRequest
-from serve_app.api.events import event, token_events
+from serve_app.api.sse import event, token_events
 from serve_app.engine.interface import GenerationRequest, plain_request
 from serve_app.engine.stub import StubEngine
 

@@ -13,7 +13,7 @@ from router.agent.planner import Chooser, advise, not_advised
 from router.agent.result import API_FAILURES, AgentChoice, AgentFallback, AgentResult
 from router.agent.settings import ActiveMode, AgentSettings, active_mode
 from router.plan import Plan
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 from serve_app.api.explanation import Explanation
 from serve_app.config import AppConfig
 

@@ -13,8 +13,8 @@ from router.agent.metering import Meter, Usage
 from router.agent.result import API_FAILURES, AgentChoice, AgentFallback, AgentResult, FallbackCode
 from router.agent.settings import AgentSettings
 from router.plan import Plan
-from router.steps import TraceStep
-from serve_app.api.advisor import PAUSE_AFTER, Advisor, Gate, make_advisor
+from router.trace_steps import TraceStep
+from serve_app.api.agent import PAUSE_AFTER, Advisor, Gate, make_advisor
 from serve_app.api.explanation import Explanation
 from tests.support.agent_cases import KEY, case_of
 from tests.support.app_config import app_config

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from router.registry import ChainEntry
-from serve_app.engine.chain import EntryFailure, NoEntryWorksError, Started, start_first
+from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, start_first
 from serve_app.engine.interface import EngineStartError
 
 CHAIN = tuple(ChainEntry(name=name, target="m", max_model_len=64) for name in ("best", "good", "plain"))

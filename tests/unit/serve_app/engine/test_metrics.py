@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from serve_app.engine.interface import DraftCount, EngineLoad
-from serve_app.engine.reports import SERVICE_S, WAITS_S, AcceptanceMetrics, LoadSignals
+from serve_app.engine.metrics import SERVICE_S, WAITS_S, AcceptanceMetrics, LoadSignals
 from serve_app.speculation.settings import SpeculationSettings
 
 # --- load signals ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.pool.open_requests import OpenRequests
+from cluster.pool.stopping import OpenRequests
 
 
 async def test_a_waiter_returns_as_soon_as_it_is_closed() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cluster.supervised import HOPELESS_AFTER_S, MOST_PAUSE_S, Supervised, troubles
+from cluster.supervision import HOPELESS_AFTER_S, MOST_PAUSE_S, Supervised, troubles
 
 
 class Rounds:

@@ -8,7 +8,7 @@ import pytest
 from router.observation import Observation, TierState
 from router.plan import Plan, plan
 from router.request import InferenceRequest
-from serve_app.api.events import config_data, event, metrics_data, token_events
+from serve_app.api.sse import config_data, event, metrics_data, token_events
 from serve_app.engine.interface import Finished, SpecStats, Token
 from sustainability.factors import load_factors
 from tests.support.app_config import app_config

@@ -10,7 +10,7 @@ import orjson
 from router.observation import TierState
 from router.plan import Plan
 from router.registry import Profile
-from router.steps import TraceStep
+from router.trace_steps import TraceStep
 from serve_app.engine.interface import Finished, Token
 from sustainability.factors import Factors
 from sustainability.footprint import baseline_seconds, footprint
