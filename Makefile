@@ -49,8 +49,9 @@ tests-on-stubs:
 tests-on-engines:
 	@$(BIN)/python -m pytest tests/e2e 2>&1 | sed --unbuffered 's/^/engines | /'
 
+# A process for each core: most of the time goes into imports and many small tests.
 test-unit: install-dev
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit --numprocesses=auto --dist=loadfile
 
 test-integration: install-dev weights
 	$(BIN)/python -m pytest tests/integration

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from cluster.weights.early_exit.calibration import own_answers
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.folder import State, state_of
 from cluster.weights.manifest import read_manifest
-from tests.unit.cluster.weights.early_exit.conftest import FEW, REPO, TARGET, write_target
+from tests.integration.early_exit.conftest import FEW, REPO, TARGET, write_target
 
 DRAFT = "tiny-draft"
 Run = Callable[..., int]
@@ -130,10 +131,10 @@ def test_missing_space_is_found_before_the_draft_is_made(
     run: Run,
     models: Path,
     target: Target,
-    free_bytes: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    free_bytes(10_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10_000))
     assert run("seed") == 1
     assert f"error: no space for {DRAFT}" in capsys.readouterr().err
     assert state_of(models, DRAFT) is State.MISSING

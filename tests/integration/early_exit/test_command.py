@@ -14,7 +14,7 @@ from cluster.weights.early_exit.calibration import Calibration
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.early_exit.draft import REPORT_NAME, DraftReport
 from cluster.weights.manifest import read_manifest
-from tests.unit.cluster.weights.early_exit.conftest import FEW, TARGET, write_target
+from tests.integration.early_exit.conftest import FEW, TARGET, write_target
 
 FAST = ["--tokens", str(FEW.tokens)]
 

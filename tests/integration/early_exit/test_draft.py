@@ -16,7 +16,7 @@ from cluster.weights.early_exit.calibration import Calibration, calibration_prom
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.early_exit.draft import REPORT_NAME, DraftReport, make_draft
 from cluster.weights.early_exit.fit import fit_projection
-from tests.unit.cluster.weights.early_exit.conftest import FEW, LAYERS, signed, write_target
+from tests.integration.early_exit.conftest import FEW, LAYERS, signed, write_target
 
 
 def make(target: Target, layers: int, calibration: Calibration = FEW, name: str = "draft") -> tuple[Path, DraftReport]:

@@ -9,7 +9,7 @@ import torch
 
 from cluster.weights.early_exit import calibration as calibration_module
 from cluster.weights.early_exit.calibration import HELD_OUT_EVERY, Calibration, calibration_prompts, own_answers
-from tests.unit.cluster.weights.early_exit.conftest import LAYERS, model
+from tests.integration.early_exit.conftest import LAYERS, model
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [20, 3], [21], [22, 4, 9]]
 
