@@ -160,10 +160,11 @@ def free_port() -> int:
 
 
 def claim_ports() -> tuple[int, int]:
-    """Claim a block of loopback ports for the listeners of ingress replicas: its first and its last port.
+    """Claim a block of loopback ports for one Serve instance's own listeners: its first and its last port.
 
-    These listeners share a port with whoever else asks for it (SO_REUSEPORT), also with another instance's: requests of
-    the one may then reach the other. The claim is a socket on the port below the block, which this process keeps open.
+    Serve's listeners share a port with whoever else asks for it (SO_REUSEPORT), also with another instance's: requests
+    of the one may then reach the other. The claim is a socket on the port below the block, which this process keeps
+    open.
     """
     for below in range(20_000, 32_000, 100):  # above Ray's worker ports, below those of outgoing connections
         claim = socket.socket()
@@ -255,11 +256,17 @@ def _application_name(shipped: str, prefix: str) -> str:
 def ray_environment(scratch: Path) -> dict[str, str]:
     """Return Ray's environment as `make serve` sets it, with own files and ports."""
     first, last = claim_ports()
+    ingress = first + 4
     lines = (REPOSITORY / "cluster" / "serve.env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) | {
         "ANTHROPIC_API_KEY": "",  # benchmarks and tests call no API, whatever the shell's environment holds
         "RAY_TMPDIR": str(scratch),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
+        # HAProxy sends requests to the fallback proxy while no ingress replica is up.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(first),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(first + 1),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(first + 2),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(first + 3),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ingress),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(last),
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(sys.executable).with_name("power-lever-haproxy")),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
@@ -267,8 +274,6 @@ def ray_environment(scratch: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "haproxy.state"),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
     }
 
 

@@ -12,8 +12,6 @@ from tests.support.gpu_cluster import IDLE_MINUTES, NODE_UP_S, GpuCluster
 from tests.support.many_streams import Streams
 
 ALL = 32
-LONG = [500] * ALL
-"""Tokens of each stream: 25 s."""
 SCALED_IN_S = 90.0
 LONGEST_S = 240.0
 """Longer than any stream."""
@@ -58,13 +56,14 @@ def test_load_scales_out_and_a_scale_in_finishes_the_streams_of_the_replicas_tha
 
 
 def test_a_new_version_finishes_the_streams_of_the_old_one_and_serves_new_ones(api: Api, cluster: GpuCluster) -> None:
-    streams = on_three_replicas(api, LONG)
+    lengths = [1000] * ALL  # 50 s: a deploy takes 10 to 30 s
+    streams = on_three_replicas(api, lengths)
     cluster.deploy(applications(stub={"tokens_per_s": 40.0}))
     assert streams.under_way >= 16
     late = Streams(cluster.url)
     late.start(requests([10] * 4))
     assert_whole(late, [10] * 4)
-    assert_whole(streams, LONG)
+    assert_whole(streams, lengths)
 
 
 def test_a_node_that_is_taken_away_with_notice_finishes_its_streams_and_gets_no_new_ones(

@@ -14,6 +14,7 @@ from bench.load.servers import (
     free_port,
     get_json,
     get_status,
+    ray_environment,
     running,
     vllm_arguments,
 )
@@ -95,3 +96,12 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_output() -> None:
 def test_claimed_blocks_of_ports_do_not_overlap() -> None:
     (_, last), (first, _) = sorted((claim_ports(), claim_ports()))
     assert last < first
+
+
+def test_two_instances_on_one_machine_share_no_port(tmp_path: Path) -> None:
+    # Serve's listeners use SO_REUSEPORT: on a shared port each instance gets some of the other's requests.
+    ports = [
+        {int(value) for name, value in ray_environment(tmp_path).items() if name.endswith("_PORT")} for _ in range(2)
+    ]
+    assert len(ports[0]) == len(ports[1]) == 6  # ingress replicas (from, to), fallback proxy, statistics, metrics
+    assert max(ports[0]) < min(ports[1]) or max(ports[1]) < min(ports[0])
