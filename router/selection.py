@@ -165,7 +165,7 @@ def _judged(tier: TierName, limits: GivenLimits, predict: Predict) -> Candidate:
 
 
 def _apart(tier: TierName, wanted: TierName) -> tuple[int, int]:
-    """Return a sort key: the distance of a tier from the wanted one; of two as far, the stronger first."""
+    """Return a sort key: the distance of a tier from the wanted one; on a tie the stronger first."""
     steps = TIER_NAMES.index(tier) - TIER_NAMES.index(wanted)
     return abs(steps), -steps
 

@@ -23,14 +23,19 @@ def check(path: Path) -> list[str]:
         ConfigError: the file or the args of an application are wrong.
     """
     lines = []
-    for application in read_yaml(path).get("applications", []):
+    applications = read_yaml(path).get("applications", [])
+    if not isinstance(applications, list) or not all(isinstance(each, dict) for each in applications):
+        raise ConfigError(f"{path}: applications: got {applications!r}, allowed is a list of mappings")
+    for application in applications:
         if application.get("import_path") == IMPORT_PATH:
+            given = application.get("args") or {}
+            if not isinstance(given, dict):
+                raise ConfigError(f"{path}: args: got {given!r}, allowed is a mapping")
             # With `auto` the cluster decides later, so the args must fit both profiles.
-            given = (application.get("args") or {}).get("profile", "auto")
-            for profile in ("local", "gpu") if given == "auto" else (given,):
-                args = {**(application.get("args") or {}), "profile": profile}
-                load_config(args, os.environ, choose_profile=lambda: ("local", ""))
-                lines.append(f"{path}: {application.get('name')}: valid with profile {profile}")
+            named = given.get("profile", "auto")
+            for profile in ("local", "gpu") if named == "auto" else (named,):
+                load_config({**given, "profile": profile}, os.environ, choose_profile=lambda: ("local", ""))
+                lines.append(f"{path}: {application.get('name', 'default')}: valid with profile {profile}")
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines

@@ -20,8 +20,6 @@ KEDA_THRESHOLD: Final = 5
 KEDA_POLL_S: Final = 15.0
 HPA_STABILIZATION_S: Final = 300.0
 """Kubernetes' default for scaling in."""
-KEDA_COOLDOWN_S: Final = 360.0
-"""Applies only to the last replica, which stays here."""
 
 
 def queue_wait(hardware: Hardware, replicas_max: int) -> Policy:

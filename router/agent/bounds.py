@@ -108,7 +108,7 @@ def open_tiers(case: Case) -> tuple[TierName, ...]:
 
 
 def speaks_to_router(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the words and phrases of a conversation that speak to or about the router, in order of the alphabet.
+    """Return the words and phrases of a conversation that speak to or about the router, in alphabetical order.
 
     The deterministic router ignores such words; a model may obey them. The list is wide on purpose: a prompt that only
     mentions GPUs loses nothing but an agent's second opinion. It has English words only. The other bounds hold in any

@@ -62,7 +62,7 @@ class Scan:
         )
 
     def hits(self, terms: Terms) -> tuple[str, ...]:
-        """Return the terms found: words in order of the alphabet, then phrases, then terms of other scripts."""
+        """Return the terms found: words in alphabetical order, then phrases, then terms of other scripts."""
         found = sorted(terms.words & self.known) if self.known and not terms.words.isdisjoint(self.known) else []
         if self.pairs and not terms.pairs.isdisjoint(self.pairs):
             found += [phrase for phrase, pairs in terms.phrase_pairs if pairs <= self.pairs]

@@ -79,11 +79,11 @@ async def _wait_until_drained(pools: Mapping[str, DeploymentHandle], deadline_s:
     while (count := await _count_open(pools)) != 0:
         left_s = deadline_s - time.monotonic()
         if left_s < 0:
-            print_line(f"stopping: the time is over, {last_count} open requests are cut")
+            print_line(f"stopping: the time is up; open requests that are cut: {last_count}")
             return False
         if count is not None and count != last_count:
             print_line(
-                f"stopping: {count} requests are open and have up to {left_s:.0f} s; press Ctrl-C again to stop now"
+                f"stopping: open requests: {count}, for up to {left_s:.0f} s more; press Ctrl-C again to stop now"
             )
             last_count = count
         await asyncio.sleep(_POLL_S)

@@ -69,9 +69,14 @@ def test_the_environment_is_checked_too(
         ("- one", "got list, must be a mapping"),
         ("applications: []", "none has import_path serve_app.app:build"),
         ("http_options: {port: 1}", "none has import_path serve_app.app:build"),
+        ("applications:", "applications: got None, allowed is a list of mappings"),
+        ("applications: {a: 1}", "applications: got {'a': 1}, allowed is a list of mappings"),
+        ("applications: [text]", "applications: got ['text'], allowed is a list of mappings"),
+        ("applications: [{import_path: 'serve_app.app:build', args: [1]}]", "args: got [1], allowed is a mapping"),
+        ("applications: [{import_path: 'serve_app.app:build', args: text}]", "args: got 'text', allowed is a mapping"),
     ],
 )
-def test_a_file_without_our_application_is_an_error(
+def test_a_file_without_our_application_or_of_another_form_is_an_error(
     content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "serve.yaml"

@@ -279,9 +279,9 @@ def test_any_choice_within_bounds_gives_a_valid_plan_that_keeps_what_the_user_se
     assert 0 <= made.spec.most_drafts(made.entry.speculation) <= most
     assert "speed" not in body or made.speed == body["speed"]
     assert "max_tokens" not in body or made.sampling.max_tokens == body["max_tokens"]
-    wish = body.get("spec", {})
-    if made.spec.enabled and wish.get("tau") is not None:
-        assert made.spec.tau == wish["tau"]
+    requested = body.get("spec", {})
+    if made.spec.enabled and requested.get("tau") is not None:
+        assert made.spec.tau == requested["tau"]
     assert {violation.limit for violation in made.broken} <= {violation.limit for violation in case.plan.broken}
     assert made.trace[-1].step == "build_config"
     assert made.trace[-1].result["tier"] == made.tier

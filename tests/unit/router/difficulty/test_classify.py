@@ -267,10 +267,10 @@ def test_the_learned_model_takes_nothing_from_a_proof_or_a_system_design(task: s
 
 
 def test_the_reason_of_a_shift_holds_numbers_and_no_word_of_the_prompt() -> None:
-    told = [
+    reasons = [
         reason for reason in classify_prompt(f"{CHOICE} secretword {PROSE}").reasons if "form of the text" in reason
     ]
-    assert all("secretword" not in reason and "harbour" not in reason for reason in told)
+    assert all("secretword" not in reason and "harbour" not in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("prompt", [CHOICE, PROSE])
