@@ -85,6 +85,8 @@ def two_nodes() -> Iterator[TwoNodes]:
         # Each node has all ports for itself.
         "RAY_SERVE_HAPROXY_STATS_PORT": "8404",
         "RAY_SERVE_HAPROXY_METRICS_PORT": "9101",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": "8500",
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": "9500",
     }
     head = Node(f"plh{os.getpid()}", HEAD, env)
     worker = Node(f"plw{os.getpid()}", WORKER, env)
@@ -156,7 +158,8 @@ def _is_alive(head: Node, address: str) -> bool:
 
 
 def _is_ready(worker: Node) -> bool:
-    return worker.curl(f"http://{WORKER}:{HTTP_PORT}/readyz")[0] == 200
+    """A tier is warm, and the worker's HAProxy has seen that its servers are up."""
+    return all(worker.curl(f"http://{WORKER}:{HTTP_PORT}{path}")[0] == 200 for path in ("/readyz", "/-/healthz"))
 
 
 def _wait(holds: Callable[[], bool], timeout_s: float, log: Path) -> None:
