@@ -165,6 +165,10 @@ class Tier(Frozen):
             raise ValueError(f"chain entry names must differ, got {names}")
         return self
 
+    def entry(self, name: str | None) -> ChainEntry:
+        """Return the chain entry of that name, or the first if there is none, as while no engine has started."""
+        return next((entry for entry in self.chain if entry.name == name), self.chain[0])
+
 
 class Baseline(Frozen):
     """The GPU that savings are counted against: what the same answer would have taken there."""
@@ -216,5 +220,4 @@ class Profile(Frozen):
 
     def entry(self, tier: TierName, name: str | None) -> ChainEntry:
         """Return the tier's entry of that name, or its first entry if `name` is None (no engine has started yet)."""
-        chain = self.tiers[tier].chain
-        return next((entry for entry in chain if entry.name == name), chain[0])
+        return self.tiers[tier].entry(name)

@@ -13,10 +13,10 @@ from ray import serve
 from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.pool.cold_starts import ColdStarts
+from cluster.pool.drain import DrainState
 from cluster.pool.gpus import placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
-from cluster.pool.stopping import OpenRequests
 from cluster.supervision import Supervised, troubles
 from router.observation import ClusterGpus, Observation
 from router.registry import Drafts, Profile, TierName
@@ -65,7 +65,7 @@ class GpuPool:
         self._new_version = asyncio.Event()
         self._refresh_now = asyncio.Event()
         self._broadcast_now = asyncio.Event()
-        self._open = OpenRequests()
+        self._drain = DrainState()
         self._tasks = [
             Supervised("pool: refresh", self._refresh_round, within_s=_REFRESH_WITHIN_S),
             Supervised("pool: broadcast", self._broadcast_round),
@@ -118,20 +118,20 @@ class GpuPool:
         Returns:
             How long the open requests may take, s.
         """
-        self._open.close()
+        self._drain.close()
         return max(tier.drain_s for tier in self._profile.tiers.values())
 
     async def closed(self) -> bool:
         """Return whether `close` was called: as soon as it is, or after `LONG_POLL_S`."""
-        return await self._open.closed(LONG_POLL_S)
+        return await self._drain.closed(LONG_POLL_S)
 
     async def report_open(self, replica_id: str, count: int) -> None:
         """Take the number of open requests of an ingress replica that accepts no new ones."""
-        self._open.report(replica_id, count)
+        self._drain.report(replica_id, count)
 
     async def open_requests(self) -> dict[str, int]:
         """Return the open requests of each ingress replica that accepts no new ones."""
-        return self._open.counts()
+        return self._drain.counts()
 
     async def check_health(self) -> None:
         """Raise if a background task has failed for so long that only a new process may help."""

@@ -23,7 +23,7 @@ from router.agent.prompt import (
     system_blocks,
 )
 from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_limit
-from router.agent.settings import AgentSettings
+from router.agent.settings import MAX_TURNS, AgentSettings
 from router.agent.tools import TOOLS, ToolContext, ToolError
 from router.registry import Profile
 from router.trace_steps import Clock, TraceStep, TraceValue
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
         ToolUseBlock,
     )
 
-MAX_TURNS: Final = 4
-"""Most calls of the model for one plan: the tools are four, and most plans need one round of them."""
 MAX_TOOLS_PER_TURN: Final = 8
 """More calls in one turn than there are tools and tiers to ask about are a loop."""
 LEAST_OUTPUT_TOKENS: Final = 64

@@ -30,7 +30,7 @@ from router.agent.mcp_server import tool_server
 from router.agent.metering import Meter, Usage
 from router.agent.prompt import plan_instructions, request_text
 from router.agent.result import AgentChoice, AgentFallback, FallbackCode, time_limit
-from router.agent.settings import AgentSettings
+from router.agent.settings import MAX_TURNS, AgentSettings
 from router.agent.tools import CLASSIFY_PROMPT, TOOLS, ToolContext, json_schema
 from router.registry import Profile
 from router.trace_steps import TraceStep
@@ -38,8 +38,6 @@ from router.trace_steps import TraceStep
 SERVER: Final = "router"
 SUBAGENT_TOOL: Final = "Agent"
 CLASSIFIER: Final = "classifier"
-MAX_TURNS: Final = 4
-"""Most turns of the SDK's loop for one plan, as on the Messages API."""
 _ENDING: Final = (
     f"If you doubt the difficulty, ask the {CLASSIFIER} subagent once. Then give your plan as the structured "
     "output; its reason goes to the user."

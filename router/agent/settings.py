@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,8 @@ from router.registry import Frozen
 
 AgentMode = Literal["off", "auto", "single_shot", "multi_turn", "agent_sdk"]
 ActiveMode = Literal["single_shot", "multi_turn", "agent_sdk"]
+MAX_TURNS: Final = 4
+"""Most turns of the model for one plan: the tools are four, and most plans need one round of them."""
 
 
 class AgentPrices(Frozen):

@@ -123,7 +123,7 @@ def _check_gpu_pool(arguments: CheckGpuPoolInput, context: ToolContext) -> TierP
 
 def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltConfig:
     tier, state = context.tiers[arguments.tier], context.observation.tier(arguments.tier)
-    entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
+    entry = tier.entry(state.active_entry)
     request = context.request or InferenceRequest(prompt="?")
     speed = next(value for value in (arguments.speed, request.speed, DEFAULT_SPEED) if value is not None)
     spec_fields = request.spec.model_dump(exclude_unset=True) if request.spec else {}

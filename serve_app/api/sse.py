@@ -1,4 +1,4 @@
-"""The SSE events of `/api/inference` (design contract) as bytes, and the data of `config`, `status` and `metrics`."""
+"""The SSE events of `/api/inference` as bytes, and the data of `config`, `status` and `metrics`."""
 
 from __future__ import annotations
 

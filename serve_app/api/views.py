@@ -1,4 +1,4 @@
-"""The body of `/api/tiers` (design contract): the registry joined with the observation."""
+"""The body of `/api/tiers`: the registry joined with the observation."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
 
 def draft_floor(tier: Tier, state: TierState) -> float | None:
     """Return the `floor` of the chain entry that the tier serves, or would try first."""
-    entry = next((entry for entry in tier.chain if entry.name == state.active_entry), tier.chain[0])
-    return entry.speculation.floor if entry.speculation else None
+    speculation = tier.entry(state.active_entry).speculation
+    return speculation.floor if speculation else None
 
 
 def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:

@@ -9,7 +9,7 @@ the Beta-Bernoulli posterior mean.
 
 Text is steady or bursty (a copied passage is accepted whole, the prose after it not at all), and no single memory suits
 both. So each request has a steady estimate (long memory, shrunk to the category) and a quick one (a few tokens, shrunk
-to the steady one), and the category learns by least squares which mix predicts best (`Profile.quickness`).
+to the steady one), and the category learns by least squares which mix predicts best (`AcceptanceProfile.quickness`).
 
 A trial is a draft token whose fate is known: accepted, or the first rejected one.
 """
@@ -63,7 +63,7 @@ _MOST_CURVES: Final = 1000
 """Curves kept for a category: each floor that requests ask for makes its own."""
 
 
-class Profile(NamedTuple):
+class AcceptanceProfile(NamedTuple):
     """A category's acceptance by position, in the forms that its requests' estimates need.
 
     A NamedTuple, as every value here that is made once a step or more often: making one takes a fifth of the time of a
@@ -164,13 +164,13 @@ class CategoryEvidence:
             estimates.append(estimate)
         return tuple(estimates)
 
-    def profile(self) -> Profile:
+    def profile(self) -> AcceptanceProfile:
         """Return the acceptance and the quickness, in the forms that requests need."""
         acceptance = self.acceptance()
         # A trial at which the two estimates differ by 0.5 weighs as one.
         weight = 0.25 * QUICKNESS_PRIOR_TRIALS
         quickness = (self.product + weight * QUICKNESS_PRIOR) / (self.contrast + weight)
-        return Profile(
+        return AcceptanceProfile(
             odds=tuple([estimate / (1 - estimate) for estimate in acceptance]),
             expected=(0.0, *accumulate(acceptance)),
             first=acceptance[0],
@@ -231,7 +231,7 @@ class Evidence(NamedTuple):
     quick_expected_accepted: float = 0.0
     quick_expected_rejected: float = 0.0
 
-    def after(self, profile: Profile, drafted: int, accepted: int, step: int) -> Evidence:
+    def after(self, profile: AcceptanceProfile, drafted: int, accepted: int, step: int) -> Evidence:
         """Return the evidence with the outcome of a step.
 
         Args:
@@ -263,7 +263,7 @@ class Evidence(NamedTuple):
             quick_bad_due * quick + trials - due,
         )
 
-    def belief(self, profile: Profile, step: int) -> Belief:
+    def belief(self, profile: AcceptanceProfile, step: int) -> Belief:
         """Return the posterior as of this step."""
         (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = self
         odds, _, first, quickness = profile
@@ -303,7 +303,7 @@ class Belief(NamedTuple):
     """The estimate that counts, a mix of the two: its log-odds in units of `LEVEL`."""
 
 
-def gains_at(level: int, profile: Profile) -> tuple[float, ...]:
+def gains_at(level: int, profile: AcceptanceProfile) -> tuple[float, ...]:
     """Return the gains of a request at that level. Entry j: probability that draft tokens 0..j are all accepted."""
     ratio = exp(level * LEVEL) / profile.odds[0]
     reached = 1.0

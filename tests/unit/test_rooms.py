@@ -1,4 +1,4 @@
-"""The rooms import only what the design allows (design.md, section 1), read from the source."""
+"""The rooms import only the rooms below them (docs/architecture.md), read from the source."""
 
 from __future__ import annotations
 

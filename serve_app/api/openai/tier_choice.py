@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from router.capabilities import fields_refused_with_drafts, nearest_tier, tiers_without_drafts
+from router.difficulty.categories import Category
 from router.difficulty.classify import classify_prompt
 from router.errors import describe_problems
 from router.observation import Observation
@@ -40,7 +41,7 @@ class Choice:
     tier: TierName
     spec: SpecParams
     """Resolved."""
-    category: str
+    category: Category
     """Of the prompt."""
 
 
@@ -50,7 +51,8 @@ def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation)
     Raises:
         ApiError: no such model, a wrong `spec`, or a field that no allowed tier accepts.
     """
-    tier = _accepting(pick_tier(body, config, observation), body, config, observation)
+    picked, category = _picked(body, config, observation)
+    tier = _accepting(picked, body, config, observation)
     try:
         requested = SpecParams.model_validate(body.get(SPEC) or {})
     except ValidationError as error:
@@ -58,25 +60,25 @@ def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation)
         raise ApiError("invalid_request", problems, status=422) from error
     state = observation.tier(tier)
     speculation = config.entry(tier, state.active_entry).speculation
-    category = classify_prompt(_prompt_text(body)).category
     past = state.recent_by_category.get(category, NO_RUNS)
     spec, _ = requested.resolve(speculation, wasteful=drafts_are_waste(speculation, requested, past))
     return Choice(tier, spec, category)
 
 
-def pick_tier(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:
-    """Return the tier that `model` names; for `auto`, the router's choice for the prompt.
+def _picked(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> tuple[TierName, Category]:
+    """Return the tier that `model` names, or the router's choice for `auto`; and the category of the prompt.
 
     Raises:
         ApiError: no such model.
     """
-    model = body.get("model", AUTO)
+    model, text = body.get("model", AUTO), _prompt_text(body)
     for name in TIER_NAMES:
         if model == name:
-            return name
+            return name, classify_prompt(text).category
     if model != AUTO:
         raise model_not_found(model)
-    return plan(InferenceRequest(prompt=_prompt_text(body) or " "), observation, config).tier
+    made = plan(InferenceRequest(prompt=text or " "), observation, config)
+    return made.tier, made.classification.category
 
 
 def _accepting(tier: TierName, body: Mapping[str, Any], config: AppConfig, observation: Observation) -> TierName:

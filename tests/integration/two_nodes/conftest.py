@@ -85,8 +85,6 @@ def two_nodes() -> Iterator[TwoNodes]:
         # Each node has all ports for itself.
         "RAY_SERVE_HAPROXY_STATS_PORT": "8404",
         "RAY_SERVE_HAPROXY_METRICS_PORT": "9101",
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": "8500",
-        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": "9500",
     }
     head = Node(f"plh{os.getpid()}", HEAD, env)
     worker = Node(f"plw{os.getpid()}", WORKER, env)

@@ -7,7 +7,7 @@ from router.runs.summary import Recent, RunSummary
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
 
-# design.md, section 3.
+# The keys of the HTTP API.
 CONTRACT = {
     "name",
     "power",

@@ -16,10 +16,10 @@ from serve_app.speculation.acceptance import (
     LEVEL,
     OTHER_PRIOR,
     PRIOR,
+    AcceptanceProfile,
     CategoryEvidence,
     CategoryState,
     Evidence,
-    Profile,
     StepCounts,
     gains_at,
     within_floor,
@@ -87,9 +87,9 @@ def test_a_categorys_old_trials_fade(monkeypatch: pytest.MonkeyPatch) -> None:
     assert evidence.trials[0] == pytest.approx(1 + exp(-0.5))
 
 
-def profile(likely: tuple[float, ...] = (0.5,) * K_MAX, quickness: float = 0.0) -> Profile:
+def profile(likely: tuple[float, ...] = (0.5,) * K_MAX, quickness: float = 0.0) -> AcceptanceProfile:
     expected = [sum(likely[:count]) for count in range(len(likely) + 1)]
-    return Profile(tuple(a / (1 - a) for a in likely), tuple(expected), likely[0], quickness)
+    return AcceptanceProfile(tuple(a / (1 - a) for a in likely), tuple(expected), likely[0], quickness)
 
 
 def level_of(likely: float) -> int:

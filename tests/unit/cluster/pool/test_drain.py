@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.pool.stopping import OpenRequests
+from cluster.pool.drain import DrainState
 
 
 async def test_a_waiter_returns_as_soon_as_it_is_closed() -> None:
-    requests = OpenRequests()
+    requests = DrainState()
     asking = asyncio.ensure_future(requests.closed(60))
     await asyncio.sleep(0)
     assert not asking.done()
@@ -18,11 +18,11 @@ async def test_a_waiter_returns_as_soon_as_it_is_closed() -> None:
 
 
 async def test_a_waiter_returns_after_its_time() -> None:
-    assert not await OpenRequests().closed(0.01)
+    assert not await DrainState().closed(0.01)
 
 
 async def test_the_newest_count_of_each_replica_is_kept() -> None:
-    requests = OpenRequests()
+    requests = DrainState()
     requests.report("a", 3)
     requests.report("b", 0)
     requests.report("a", 2)
@@ -31,7 +31,7 @@ async def test_the_newest_count_of_each_replica_is_kept() -> None:
 
 async def test_a_replica_that_no_longer_reports_is_forgotten() -> None:
     now_s = 0.0
-    requests = OpenRequests(lambda: now_s)
+    requests = DrainState(lambda: now_s)
     requests.report("dead", 7)
     now_s = 4.0
     requests.report("alive", 1)

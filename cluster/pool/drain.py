@@ -1,4 +1,4 @@
-"""What is still open at the ingress replicas while the application is stopping."""
+"""The pool's part in a drain: it closes the application, then counts what is still open at the ingress replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STALE_AFTER_S: Final = 5.0
 """A replica that has not renewed its count for this long is gone, s."""
 
 
-class OpenRequests:
+class DrainState:
     """Closed once and for good; afterwards the ingress replicas report how many requests they still hold.
 
     Args:
