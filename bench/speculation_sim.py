@@ -98,7 +98,8 @@ def cell(shape: Shape, runs: Sequence[Run], *, apart: bool) -> Cell:
         off_s += run.tokens / statics[0].off_rate(shape)
         for k, outcome in enumerate(statics):
             static_s[k] += run.tokens / outcome.rate(shape)
-        advices.append(None)
+        advice = policy.controller.advice
+        advices.append(advice.advice if advice else None)
     best = min(range(shape.k_max + 1), key=static_s.__getitem__)
     return Cell(
         shape.name,

@@ -15,6 +15,7 @@ from bench.closed_loop.shapes import Shape, Step
 from bench.closed_loop.texts import Text
 from router.spec_params import SpecParams
 from serve_app.speculation.controller import DepthController, StepResult
+from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.settings import SpeculationSettings
 
 NOISE: Final = 0.03
@@ -57,7 +58,8 @@ class Auto:
     @classmethod
     def of(cls, shape: Shape, settings: SpeculationSettings | None = None) -> Auto:
         """Return the policy with a controller that has seen nothing, as an engine of that shape starts it."""
-        return cls(DepthController(shape.k_max, settings or SpeculationSettings()))
+        facts = EngineFacts(graph=shape.graph, draft=shape.draft)
+        return cls(DepthController(shape.k_max, settings or SpeculationSettings(), facts))
 
     def add(self, request: str) -> None:
         """See `Policy`."""

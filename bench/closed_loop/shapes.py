@@ -37,9 +37,10 @@ class Shape(Frozen):
     step_ms: tuple[tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = Field(
         min_length=1, description="Batched tokens and time of a forward pass, ms; linear between, and beyond the ends."
     )
-    graph: Literal["k_max", "per_k", "any"] = Field(
-        default="any",
-        description="Decode steps that run in a full graph: all verify `k_max` drafts; all verify the same number; any.",
+    graph: Literal["none", "k_max", "per_k", "any"] = Field(
+        default="none",
+        description="Decode steps that run in a full graph: all verify `k_max` drafts; all verify the same number; any. "
+        "`none`: there are no graphs, and no step is dearer than another for lack of one.",
     )
     piecewise_ms: float = Field(default=0.0, ge=0, description="What any other step takes more, and each with prefill.")
     draft_ms: float = Field(default=0.0, ge=0, description="One draft iteration.")
@@ -69,7 +70,7 @@ class Shape(Frozen):
     def verify_s(self, step: Step) -> float:
         """Return the time of verifying, s."""
         ms = self.forward_ms(step.tokens)
-        if step.prefill or not self.captured(step.uniform):
+        if self.graph != "none" and (step.prefill or not self.captured(step.uniform)):
             ms += self.piecewise_ms
         return ms / 1000
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import exp, log1p
+from math import exp, log, log1p
 from typing import Final, NamedTuple
 
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState, Evidence, StepCounts
 from serve_app.speculation.allocation import Allocation, Search
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, depths_of, sort_batch
-from serve_app.speculation.cost import STEP_S, CostModel, StepTime
+from serve_app.speculation.cost import STEP_S, CostTable, StepTime
+from serve_app.speculation.cost_curve import StepCost
+from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.exploration import Allowance, Backoff, affordable_probes, hopeful
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState
@@ -60,6 +62,32 @@ class StepResult(NamedTuple):
     """Time of drafting, s, where the worker measured it apart."""
 
 
+MOST_SAVED: Final = 0.75
+"""Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
+ADVICE_STEPS: Final = 64
+_MOST_SEEN: Final = 512
+WORTH: Final = 0.97
+
+
+class SeenStep(NamedTuple):
+    """A step, as far as the advice needs it."""
+
+    decoding: int
+    emitted: int
+    prefill_tokens: int
+    tokens: int
+    depth: int
+    captured: bool
+
+
+class Advice(NamedTuple):
+    """What the controller advises."""
+
+    advice: str
+    reason: str
+    ratio: float
+
+
 class DepthController:
     """Holds the state of requests, categories and costs; the formulas are in the modules that it calls.
 
@@ -72,20 +100,25 @@ class DepthController:
     Args:
         k_max: most draft tokens of a request in a step.
         settings: what the operator set.
+        facts: of the engine; None: one without graphs.
     """
 
-    def __init__(self, k_max: int, settings: SpeculationSettings) -> None:
+    def __init__(self, k_max: int, settings: SpeculationSettings, facts: EngineFacts | None = None) -> None:
         if k_max < 1:
             raise ValueError(f"k_max must be at least 1, got {k_max}")
         self._k_max = k_max
+        self._facts = facts = facts or EngineFacts()
+        self._uniform = facts.graph in ("k_max", "per_k")
+        self._apart = False
         self._exploration_share = settings.exploration_share
         self._least_gain = log1p(settings.min_gain)
         self._requests: dict[str, RequestState] = {}
         self._categories: dict[str, CategoryState] = {}
-        self._cost_model = CostModel.new()
-        self._cost = self._cost_model.cost()
+        self._table = CostTable(facts, k_max)
+        self._costs = self._table.cost()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._step = 0
+        self._seen: deque[SeenStep] = deque(maxlen=_MOST_SEEN)
         self._search = Search.none()
         self._allowance = Allowance(STEP_S)
         # Due at once: the prior of the costs is the least certain thing.
@@ -144,12 +177,20 @@ class DepthController:
             return {}
         self._step = step = self._step + 1
         self._share = min(1.0, (self._drafted_tokens + _SHARE_PRIOR) / (self._requested_tokens + _SHARE_PRIOR))
-        batch = sort_batch(known, prefill_tokens, self._cost, self._share)
+        mixed = self._costs.of(self._facts.graph == "any")
+        batch = sort_batch(known, prefill_tokens, mixed, self._share)
         best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
         none = batch.allocator.plain()
+        uniforms = self._uniforms(batch) if self._uniform else []
+        if uniforms:
+            none = uniforms[0]
+            best = max(uniforms + [self._corrected(best, batch)], key=_score)
         if best.score - none.score < batch.size * self._least_gain:
             best = none
-        plain = self._is_plain(best, none)
+        tried = self._graph_try(uniforms, best, batch.size)
+        if tried is not None:
+            best = tried
+        plain = tried is None and self._is_plain(best, none)
         decided: dict[str, Decision] = {}
         idle = self._write(batch, best, Reason.PLAIN if plain else Reason.AUTO, decided)
         taken = none if plain else best
@@ -184,8 +225,56 @@ class DepthController:
         for category in touched:
             category.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
-        if result.step_s is not None:
-            self._time(StepTime(result.step_s, result.batched_tokens, len(result.requests), result.depth))
+        self._time(result)
+        self._seen.append(self._seen_step(result, total))
+
+    def _seen_step(self, result: StepResult, drafted: int) -> SeenStep:
+        accepted = sum([pair[1] for pair in result.requests.values()])
+        return SeenStep(
+            decoding=result.decoding,
+            emitted=result.decoding + accepted,
+            prefill_tokens=max(0, result.batched_tokens - result.decoding - drafted),
+            tokens=result.batched_tokens,
+            depth=result.depth,
+            captured=self._is_captured(result),
+        )
+
+    @property
+    def advice(self) -> Advice | None:
+        """Whether the engine would be faster without speculation, as it has run lately; None: it would not, or too
+        little is known."""
+        if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
+            return None
+        graph, piecewise = self._costs.in_graph, self._costs.piecewise
+        ours_s = off_s = 0.0
+        for step in self._seen:
+            ours_s += self._seconds(step.tokens, step.depth, step.captured)
+            if step.decoding:
+                off_s += step.emitted / step.decoding * graph.verify(step.decoding)
+            if step.prefill_tokens:
+                off_s += piecewise.verify(step.decoding + step.prefill_tokens)
+                off_s -= graph.verify(step.decoding) if step.decoding else 0.0
+        ratio = off_s / ours_s
+        if ratio >= WORTH:
+            return None
+        return Advice("no_drafts", f"without speculation the engine would take {ratio:.2f} of the time", ratio)
+
+    def _graph_try(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
+        """Return an allocation to find out what a graph saves, if none has run yet and it may pay."""
+        if not uniforms or self._table.graph_is_known:
+            return None
+        least = self._costs.piecewise.at_knot_s[0]
+        for each in uniforms:
+            if not self._facts.captured(each.depth, each.tokens, self._k_max):
+                continue
+            hope_s = each.seconds - max(0.0, MOST_SAVED * least - (least - self._costs.in_graph.at_knot_s[0]))
+            hoped = each.score + size * log(each.seconds / max(hope_s, 0.1 * each.seconds))
+            lost_s = each.output / best.rate
+            lost_s = each.seconds - lost_s
+            if hoped > best.score and lost_s <= self._allowance.seconds:
+                self._allowance = self._allowance.spent(lost_s)
+                return each
+        return None
 
     def _is_plain(self, best: Allocation, none: Allocation) -> bool:
         """Return whether this step goes without drafts, to measure what drafts cost. Charges the loss."""
@@ -238,10 +327,10 @@ class DepthController:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
         allowed_s = self._allowance.seconds
-        probes = affordable_probes(len(due), tokens, taken, size, self._cost, allowed_s)
+        probes = affordable_probes(len(due), tokens, taken, size, self._mixed_cost, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
-            probes = affordable_probes(len(due), 1, taken, size, self._cost, allowed_s)
+            probes = affordable_probes(len(due), 1, taken, size, self._mixed_cost, allowed_s)
         if not probes.requests:
             return taken
         # Requests that tau stopped want drafts, whatever these cost.
@@ -282,13 +371,62 @@ class DepthController:
             request.probing = False
             request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
 
-    def _time(self, seen: StepTime) -> None:
+    def _time(self, result: StepResult) -> None:
         """Learn one step's time. Lay the curve anew for another size of step, or after some more steps."""
-        before = self._cost_model
-        self._cost_model = model = before.after(seen, self._cost)
-        if len(model.cells) > len(before.cells) or model.steps >= self._cost_due:
-            self._cost = model.cost()
-            self._cost_due = model.steps + min(_MOST_STEPS_A_CURVE, 1 + model.steps // 50)
+        iterations = self._facts.iterations(result.depth, self._k_max)
+        seconds = result.step_s
+        if result.verify_s is not None and result.draft_s is not None:
+            self._apart = True
+            self._table.observe_draft(result.draft_s, iterations)
+            seconds, iterations = result.verify_s, 0
+        if seconds is None:
+            return
+        captured = self._is_captured(result)
+        table = self._table
+        new = table.observe(StepTime(seconds, result.batched_tokens, captured, iterations), self._costs)
+        if new or table.steps >= self._cost_due:
+            self._costs = table.cost()
+            self._cost_due = table.steps + min(_MOST_STEPS_A_CURVE, 1 + table.steps // 50)
+
+    def _is_captured(self, result: StepResult) -> bool:
+        if self._facts.graph == "none" or result.prefill:
+            return False
+        widths = {drafted for drafted, _ in result.requests.values()}
+        uniform = widths.pop() if len(widths) == 1 else None
+        return self._facts.captured(uniform, result.batched_tokens, self._k_max)
+
+    @property
+    def _mixed_cost(self) -> StepCost:
+        return self._costs.of(self._facts.graph == "any")
+
+    def _uniforms(self, batch: Batch) -> list[Allocation]:
+        """Return the allocations of one number of draft tokens to all, from 0 up; none where other requests differ."""
+        if batch.stopped:
+            return []
+        wanted = {request.k for request in batch.fixed}
+        if len(wanted) > 1:
+            return []
+        most = min([group.most for group in batch.allocator.groups], default=self._k_max)
+        found = []
+        for k in range(most + 1):
+            if k and wanted and wanted != {k}:
+                continue
+            tokens = batch.size * (1 + k)
+            found.append(batch.allocator.uniform(k, self._seconds(tokens, k, self._facts.captured(k, tokens, self._k_max))))
+        return found
+
+    def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
+        """Return the allocation with the time that such steps were measured to take."""
+        seconds = self._seconds(allocation.tokens, allocation.depth, False)
+        return allocation._replace(
+            seconds=seconds,
+            rate=allocation.output / seconds,
+            score=allocation.score - batch.size * log(seconds / allocation.seconds),
+        )
+
+    def _seconds(self, tokens: float, depth: int, captured: bool) -> float:
+        iterations = 0 if self._apart else self._facts.iterations(depth, self._k_max)
+        return self._costs.step_s(tokens, depth, captured, iterations)
 
     def _believe(self, request: RequestState) -> None:
         """Form the belief again: after new evidence, time, or a new profile of the category."""
@@ -305,6 +443,10 @@ def possible_counts(drafted: int, accepted: int, k_max: int) -> tuple[int, int]:
 def _tau_due(request: RequestState) -> int:
     """Return the step from which on a request that tau stopped may be probed."""
     return request.tau_state.backoff.due if request.tau_state is not None else 0
+
+
+def _score(allocation: Allocation) -> float:
+    return allocation.score
 
 
 def _probe_due(request: RequestState) -> int:

@@ -88,7 +88,7 @@ def affordable_probes(
     All `requests` of the step share the draft work of a depth. So with a costly draft nothing is affordable for a
     while, and then many requests are probed together.
     """
-    fixed = cost.draft(max(decided.depth, tokens), requests) - cost.draft(decided.depth, requests)
+    fixed = cost.draft(max(decided.depth, tokens)) - cost.draft(decided.depth)
     each = (cost.verify(decided.tokens + wanted * tokens) - cost.verify(decided.tokens)) / wanted
     if fixed + wanted * each <= allowed_s:
         return Probes(wanted, tokens, fixed + wanted * each)
