@@ -14,7 +14,7 @@ from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, d
 from serve_app.speculation.cost import STEP_S, CostTable, StepTime
 from serve_app.speculation.cost_curve import StepCost
 from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.exploration import Allowance, Backoff, affordable_probes, hopeful
+from serve_app.speculation.exploration import Allowance, Backoff, Probes, affordable_probes, hopeful
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState
 
@@ -198,7 +198,7 @@ class DepthController:
             stopped = [request for request in batch.stopped if _tau_due(request) <= step]
             for due, tokens in ((stopped, PROBE_TOKENS), (idle, IDLE_PROBE_TOKENS)):
                 if due:
-                    taken = self._probe(due, min(tokens, self._k_max), taken, batch.size, decided)
+                    taken = self._probe(batch, uniforms, due, min(tokens, self._k_max), taken, decided)
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
@@ -246,15 +246,18 @@ class DepthController:
         if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
             return None
         graph, piecewise = self._costs.in_graph, self._costs.piecewise
-        ours_s = off_s = 0.0
+        ours_s = plain_s = off_s = 0.0
         for step in self._seen:
             ours_s += self._seconds(step.tokens, step.depth, step.captured)
-            if step.decoding:
-                off_s += step.emitted / step.decoding * graph.verify(step.decoding)
+            size = step.decoding
+            if size:
+                off_s += step.emitted / size * graph.verify(size)
+                plain_s += step.emitted / size * self._seconds(size, 0, self._facts.captured(0, size, self._k_max))
             if step.prefill_tokens:
-                off_s += piecewise.verify(step.decoding + step.prefill_tokens)
-                off_s -= graph.verify(step.decoding) if step.decoding else 0.0
-        ratio = off_s / ours_s
+                more_s = piecewise.verify(size + step.prefill_tokens) - (graph.verify(size) if size else 0.0)
+                off_s += more_s
+                plain_s += more_s
+        ratio = off_s / min(ours_s, plain_s)
         if ratio >= WORTH:
             return None
         return Advice("no_drafts", f"without speculation the engine would take {ratio:.2f} of the time", ratio)
@@ -283,6 +286,9 @@ class DepthController:
             self._plain = self._plain.probed(self._step)
             return False
         if none.depth or self._plain.due > self._step:
+            return False
+        iterations = 0 if self._apart else self._facts.iterations(0, self._k_max)
+        if self._table.is_known(self._facts.captured(0, none.tokens, self._k_max), iterations, none.tokens):
             return False
         lost_s = none.output / none.rate - none.output / best.rate
         if lost_s > self._allowance.seconds:
@@ -322,15 +328,28 @@ class DepthController:
         return due
 
     def _probe(
-        self, due: list[RequestState], tokens: int, taken: Allocation, size: int, decided: dict[str, Decision]
+        self,
+        batch: Batch,
+        uniforms: list[Allocation],
+        due: list[RequestState],
+        tokens: int,
+        taken: Allocation,
+        decided: dict[str, Decision],
     ) -> Allocation:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
         allowed_s = self._allowance.seconds
+        size = batch.size
         probes = affordable_probes(len(due), tokens, taken, size, self._mixed_cost, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
             probes = affordable_probes(len(due), 1, taken, size, self._mixed_cost, allowed_s)
+        if len(uniforms) > 1 and not taken.depth:
+            # In a graph it may be cheaper to probe all.
+            all_s = max(0.0, uniforms[1].seconds - taken.seconds)
+            if all_s <= (probes.lost_s if probes.requests else allowed_s):
+                probes = Probes(size, 1, all_s)
+                due = [request for group in batch.autos for request in group]
         if not probes.requests:
             return taken
         # Requests that tau stopped want drafts, whatever these cost.

@@ -30,9 +30,9 @@ from serve_app.speculation.engine_facts import EngineFacts
 
 STEP_S: Final = 0.02
 """Time of a step before any was seen, s: sets the scale."""
-TOKEN_SHARE: Final = 0.01
+TOKEN_SHARE: Final = 0.005
 """Expected time per further token of a step, units."""
-DRAFT_SHARE: Final = 0.1
+DRAFT_SHARE: Final = 0.05
 """Expected time per draft iteration, units; about 0 for n-gram drafts."""
 DRAFT_SPREAD: Final = 0.3
 """How far the true draft time may be from `DRAFT_SHARE`, units."""
@@ -68,6 +68,9 @@ _LEAST_PART: Final = 0.1
 _MOST_SCATTER: Final = 1.0
 _SCATTER_GAIN: Final = 0.2
 """Weight of a step's deviation in the usual one."""
+_DRAFT_TRUST: Final = 0.2
+"""A draft iteration is taken to cost this many units at most for each time that it was measured: one measurement may
+have waited for something."""
 _MOST_RISE: Final = 1.25
 """Time per token rises by this factor at most, from cell to cell (kernels work by tiles)."""
 _MOST_MISFIT: Final = OUTLIER * OUTLIER
@@ -165,6 +168,11 @@ class CostTable:
         """Whether enough steps ran in a graph to know what that saves."""
         return sum([cell.seen for key, cell in self._cells.items() if key.captured]) >= _FIRST_STEPS
 
+    def is_known(self, captured: bool, iterations: int, tokens: float) -> bool:
+        """Return whether like steps were measured often enough."""
+        cell = self._cells.get(Key.of(captured, iterations, tokens))
+        return cell is not None and cell.remembered(self.steps) >= _FIRST_STEPS
+
     @property
     def cells(self) -> Mapping[Key, Cell]:
         """The table."""
@@ -215,7 +223,7 @@ class CostTable:
 
     def observe_draft(self, seconds: float, iterations: int) -> None:
         """Learn the time of drafting, where it was measured apart."""
-        if not (iterations > 0 and 0 <= seconds <= _LONGEST_S):
+        if not (iterations > 0 and 0 <= seconds <= _LONGEST_S and self.steps > 1):
             return
         seconds /= self._speed
         cell = self._draft_cells.get(iterations)
@@ -255,7 +263,9 @@ class CostTable:
         apart = sum([cell.seen * cell.tokens for cell in self._draft_cells.values()])
         whole = not apart and any(key.iterations for key in self._cells)
         if apart:
-            self.draft_s = sum([cell.seen * cell.seconds for cell in self._draft_cells.values()]) / apart
+            most = sum([cell.seen for cell in self._draft_cells.values()]) * _DRAFT_TRUST * unit
+            mean_s = sum([cell.seen * cell.seconds for cell in self._draft_cells.values()]) / apart
+            self.draft_s = min(mean_s, most)
         elif not whole:
             self.draft_s = DRAFT_SHARE * unit
         # Where nothing is known of a time, it follows the unit.
@@ -272,7 +282,7 @@ class CostTable:
         """Return the time of drafting, s, at speed 1."""
         iterations = self._facts.iterations(depth, self._k_max)
         model, cell = self.draft_s * iterations, self._draft_cells.get(iterations)
-        if cell is None:
+        if cell is None or cell.seen < _FIRST_STEPS:
             return model
         return model + (cell.seconds - model) * cell.seen / (cell.seen + PRIOR_STEPS)
 
@@ -331,18 +341,23 @@ def _misfit(marks: Sequence[Mark], piecewise_s: float, draft_s: float, unit: flo
     misfit = 0.0
     for point, value in zip(points, values, strict=True):
         off = (point.y - value) / point.error
-        misfit += min(_MOST_MISFIT, off * off)
+        misfit += _softened(off * off)
     # Time per token does not rise with the tokens.
     for one, other in pairwise(points):
         excess = other.y - one.y * other.x / one.x
         if excess > 0:
-            misfit += min(_MOST_MISFIT, excess * excess / (one.error * one.error + other.error * other.error))
+            misfit += _softened(excess * excess / (one.error * one.error + other.error * other.error))
     off = (draft_s / unit - DRAFT_SHARE) / DRAFT_SPREAD
     misfit += off * off
     if piecewise_s:
         off = log(piecewise_s / (PIECEWISE_SHARE * unit)) / PIECEWISE_SPREAD
         misfit += off * off
     return misfit
+
+
+def _softened(square: float) -> float:
+    """Return a squared deviation, in usual ones; what deviates by more than `OUTLIER` counts by its logarithm."""
+    return square if square <= _MOST_MISFIT else _MOST_MISFIT * (1 + log(square / _MOST_MISFIT))
 
 
 def _nearby(misfit: Callable[[float], float], now: float, fresh: bool) -> float:

@@ -89,6 +89,8 @@ def affordable_probes(
     while, and then many requests are probed together.
     """
     fixed = cost.draft(max(decided.depth, tokens)) - cost.draft(decided.depth)
+    # A graph may cover the step as decided, and none the step with probes.
+    fixed += max(0.0, cost.verify(decided.tokens) + cost.draft(decided.depth) - decided.seconds)
     each = (cost.verify(decided.tokens + wanted * tokens) - cost.verify(decided.tokens)) / wanted
     if fixed + wanted * each <= allowed_s:
         return Probes(wanted, tokens, fixed + wanted * each)
