@@ -62,6 +62,7 @@ class StepResult(NamedTuple):
     """Time of drafting, s, where the worker measured it apart."""
 
 
+_MOST_COME: Final = 0.98
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
 ADVICE_STEPS: Final = 64
@@ -157,7 +158,8 @@ class DepthController:
             evidence=evidence,
             belief=belief,
             curve=state.curve(belief.level, floor, self._share),
-            backoff=Backoff.starting(step),
+            # The first request of a category is probed at once.
+            backoff=Backoff.starting(step) if state.evidence.trials[0] else Backoff.starting(step)._replace(due=step),
         )
 
     def remove(self, request_id: str) -> None:
@@ -346,9 +348,10 @@ class DepthController:
             probes = affordable_probes(len(due), 1, taken, size, self._mixed_cost, allowed_s)
         if len(uniforms) > 1 and not taken.depth:
             # In a graph it may be cheaper to probe all.
-            all_s = max(0.0, uniforms[1].seconds - taken.seconds)
+            alike = min(uniforms[1:], key=lambda each: each.seconds - each.output / taken.rate)
+            all_s = max(0.0, alike.seconds - alike.output / taken.rate)
             if all_s <= (probes.lost_s if probes.requests else allowed_s):
-                probes = Probes(size, 1, all_s)
+                probes = Probes(size, alike.depth, all_s)
                 due = [request for group in batch.autos for request in group]
         if not probes.requests:
             return taken
@@ -431,7 +434,9 @@ class DepthController:
             if k and wanted and wanted != {k}:
                 continue
             tokens = batch.size * (1 + k)
-            found.append(batch.allocator.uniform(k, self._seconds(tokens, k, self._facts.captured(k, tokens, self._k_max))))
+            # Where drafts often fail to come, requests do not verify the same number.
+            captured = (not k or batch.size == 1 or self._share > _MOST_COME) and self._facts.captured(k, tokens, self._k_max)
+            found.append(batch.allocator.uniform(k, self._seconds(tokens, k, captured)))
         return found
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:

@@ -36,7 +36,7 @@ DRAFT_SHARE: Final = 0.05
 """Expected time per draft iteration, units; about 0 for n-gram drafts."""
 DRAFT_SPREAD: Final = 0.3
 """How far the true draft time may be from `DRAFT_SHARE`, units."""
-PIECEWISE_SHARE: Final = 0.25
+PIECEWISE_SHARE: Final = 0.15
 """Expected time that a step without a graph takes more, units."""
 PIECEWISE_SPREAD: Final = 1.0
 """How far the true one may be from it, as a natural logarithm."""
