@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
-SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "suffix"]
+SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "ngram_gpu", "suffix"]
 Drafts = Literal["own", "ngram"]
 """Who drafts in a chain entry that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last
 tokens when they stood there before."""
@@ -53,7 +53,9 @@ class ModelSource(Frozen):
 class Speculation(Frozen):
     """Speculative decoding of one chain entry: how drafts are made, how many, and when they stop."""
 
-    method: SpeculationMethod = Field(description="How draft tokens are proposed.")
+    method: SpeculationMethod = Field(
+        description="How draft tokens are proposed. `ngram` looks them up on the CPU, `ngram_gpu` on the GPU."
+    )
     draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
     k_max: int = Field(ge=1, le=32, description="Most draft tokens per step that a request may ask for.")
     k: DraftTokens = Field(

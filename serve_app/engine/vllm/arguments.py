@@ -77,6 +77,6 @@ def _speculative_config(speculation: Speculation, model_path: Callable[[str], Pa
     config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
     if speculation.draft is not None:
         config["model"] = str(model_path(speculation.draft))
-    if speculation.method == "ngram":
+    if speculation.method in ("ngram", "ngram_gpu"):
         config |= _NGRAM
     return config
