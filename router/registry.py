@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
-SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "suffix"]
+SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "ngram_gpu", "suffix"]
 Drafts = Literal["own", "ngram"]
 """Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, what followed the last tokens when they
 stood there before."""
@@ -58,7 +58,9 @@ class ModelSource(Frozen):
 class Speculation(Frozen):
     """Speculative decoding of one chain entry: how drafts are made, how many, and when they stop."""
 
-    method: SpeculationMethod = Field(description="How draft tokens are proposed.")
+    method: SpeculationMethod = Field(
+        description="How draft tokens are proposed. `ngram` looks them up on the CPU, `ngram_gpu` on the GPU."
+    )
     draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
     k_max: int = Field(ge=1, le=32, description="Most draft tokens per step that a request may ask for.")
     k: DraftTokens = Field(
@@ -144,12 +146,23 @@ class Tier(Frozen):
         description="Lowest and highest power (0-100, both included) that pick this tier."
     )
     gpu: str | None = Field(description="Ray accelerator type (`L4`, `A10G`, ...); null: runs on CPU.")
-    gpus: int = Field(default=1, ge=0, description="GPUs per replica on one node = tensor parallel size; 0 on CPU.")
+    gpus: float = Field(
+        default=1.0,
+        ge=0,
+        description="GPUs per replica: a whole number is the tensor parallel size, on one node; below 1, a replica's "
+        "share of one card (set `gpu_memory_utilization` of its entries to match); 0 on CPU.",
+    )
     cpus: float = Field(default=1.0, ge=0, description="Ray CPUs per replica (logical; fractions allowed).")
     replicas: Replicas = Field(description="Fewest and most replicas.")
-    price_usd_per_hour: float = Field(ge=0, description="Price of one replica (all its GPUs), USD per hour.")
-    active_watts: float = Field(ge=0, description="Power draw of one busy replica (all its GPUs), W.")
-    idle_watts: float = Field(ge=0, description="Power draw of one idle replica (all its GPUs), W.")
+    price_usd_per_hour: float = Field(
+        ge=0, description="Price of one replica (all its GPUs, or its share of one), USD per hour."
+    )
+    active_watts: float = Field(
+        ge=0, description="Power draw of one busy replica (all its GPUs, or its share of one), W."
+    )
+    idle_watts: float = Field(
+        ge=0, description="Power draw of one idle replica (all its GPUs, or its share of one), W."
+    )
     max_ongoing_requests: int = Field(
         default=64, ge=1, description="Most requests that one replica works on at a time."
     )
@@ -184,12 +197,19 @@ class Tier(Frozen):
             raise ValueError(f"power {list(self.power)} must be [low, high] with low <= high")
         if (self.gpu is None) != (self.gpus == 0):
             raise ValueError(
-                f"gpu {self.gpu!r} and gpus {self.gpus} contradict: null and 0 on CPU, a type and >= 1 on GPU"
+                f"gpu {self.gpu!r} and gpus {self.gpus:g} contradict: null and 0 on CPU, a type and more than 0 on GPU"
             )
+        if self.gpus > 1 and not self.gpus.is_integer():
+            raise ValueError(f"gpus {self.gpus:g} must be a whole number, or a share of one card between 0 and 1")
         names = [entry.name for entry in self.chain]
         if len(set(names)) != len(names):
             raise ValueError(f"chain entry names must differ, got {names}")
         return self
+
+    @property
+    def tensor_parallel(self) -> int:
+        """GPUs that a replica splits its model over; 1 on a share of one, and on CPU."""
+        return max(1, int(self.gpus))
 
     def entry(self, name: str | None) -> ChainEntry:
         """Return the chain entry of that name, or the first if there is none, as while no engine has started."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from router.registry import Drafts
 from serve_app.speculation.acceptance import Belief, CategoryState, Evidence
 from serve_app.speculation.allocation import Allocation, Allocator, Curve, Fixed, Group, Load
 from serve_app.speculation.cost_curve import StepCost
@@ -39,6 +40,8 @@ class Decision:
 
     k: int
     reason: Reason
+    drafts: Drafts = "own"
+    """Who makes them, where an entry has an own draft and n-gram lookup."""
 
 
 @dataclass(slots=True)

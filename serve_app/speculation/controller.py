@@ -38,14 +38,26 @@ _SHARE_PRIOR: Final = 5.0
 class StepResult(NamedTuple):
     """What was measured of an engine step."""
 
-    seconds: float | None
-    """Time of the step, s; None where it was not measured."""
+    step_s: float | None
+    """Time of the whole step, s; None where it was not measured."""
     batched_tokens: int
     """All tokens of the step: prefill, decode and verified draft tokens."""
     depth: int
-    """Draft tokens that the proposer had to make in this step, for the next one."""
+    """Draft iterations of the proposer in the time measured. n-gram drafts of an entry with two proposers count none.
+    """
     requests: Mapping[str, tuple[int, int]]
-    """Of each decode request in the step: drafted (verified) tokens, and how many of them were accepted."""
+    """Of each request that decoded or ended its prefill: drafted (verified) tokens, and how many of them were accepted.
+    """
+    decoding: int
+    """Requests that decoded."""
+    prefill: bool
+    """Whether prompt tokens were processed in the step."""
+    ngram: frozenset[str] = frozenset()
+    """Ids of those requests whose verified drafts came from n-gram lookup beside an own draft."""
+    verify_s: float | None = None
+    """Time of the forward pass, s, where the worker measured it apart from drafting."""
+    draft_s: float | None = None
+    """Time of drafting, s, where the worker measured it apart."""
 
 
 class DepthController:
@@ -172,8 +184,8 @@ class DepthController:
         for category in touched:
             category.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
-        if result.seconds is not None:
-            self._time(StepTime(result.seconds, result.batched_tokens, len(result.requests), result.depth))
+        if result.step_s is not None:
+            self._time(StepTime(result.step_s, result.batched_tokens, len(result.requests), result.depth))
 
     def _is_plain(self, best: Allocation, none: Allocation) -> bool:
         """Return whether this step goes without drafts, to measure what drafts cost. Charges the loss."""

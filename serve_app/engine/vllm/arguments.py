@@ -47,7 +47,7 @@ def engine_args(
         "served_model_name": [name, entry.target],
         "max_model_len": entry.max_model_len,
         "quantization": entry.quantization,
-        "tensor_parallel_size": max(1, tier.gpus),
+        "tensor_parallel_size": tier.tensor_parallel,
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
@@ -77,6 +77,6 @@ def _speculative_config(speculation: Speculation, model_path: Callable[[str], Pa
     config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
     if speculation.draft is not None:
         config["model"] = str(model_path(speculation.draft))
-    if speculation.method == "ngram":
+    if speculation.method in ("ngram", "ngram_gpu"):
         config |= _NGRAM
     return config

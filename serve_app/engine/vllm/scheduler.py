@@ -170,6 +170,8 @@ class DepthScheduler(AsyncScheduler):
                     scheduler_output.total_num_scheduled_tokens,
                     scheduler_output.num_spec_tokens_to_schedule,
                     counts,
+                    decoding=len(step.reasons),
+                    prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
                 )
             )
         return outputs

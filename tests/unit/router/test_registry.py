@@ -145,6 +145,22 @@ def test_a_gpu_type_and_a_gpu_count_that_contradict_are_refused(gpu: str | None,
     assert f"gpu {gpu!r} and gpus {gpus} contradict" in refusal(data)
 
 
+@pytest.mark.parametrize(("gpus", "parallel"), [(1, 1), (2, 2), (0.4, 1), (8.0, 8)])
+def test_whole_gpus_are_the_tensor_parallel_size_and_a_fraction_is_a_share_of_one(gpus: float, parallel: int) -> None:
+    data = profile_data()
+    data["tiers"]["eco"] |= {"gpu": "L4", "gpus": gpus}
+    tier = Profile.model_validate(data).tiers["eco"]
+    assert (tier.gpus, tier.tensor_parallel) == (gpus, parallel)
+
+
+def test_more_than_one_card_is_a_whole_number() -> None:
+    data = profile_data()
+    data["tiers"]["eco"] |= {"gpu": "L4", "gpus": 1.5}
+    message = refusal(data)
+    assert "tiers.eco" in message
+    assert "gpus 1.5 must be a whole number, or a share of one card between 0 and 1" in message
+
+
 @pytest.mark.parametrize(
     ("method", "draft", "problem"),
     [("draft_model", None, "needs `draft`"), ("eagle3", None, "needs `draft`"), ("ngram", "head", "takes no `draft`")],

@@ -219,7 +219,14 @@ def simulate(machine: Machine, queue: Sequence[Text], batch: int, tokens: int, p
         seconds = machine.step_s(batched, depth) * noise.lognormvariate(0, 0.03)
         # The first step waits for a compile, and now and then another one for something else.
         seconds *= 20.0 if len(steps) == 1 or noise.random() < 0.005 else 1.0
-        late = StepResult(seconds, batched, depth, outcomes)
+        late = StepResult(
+            seconds,
+            batched,
+            depth,
+            outcomes,
+            len(outcomes),
+            prefill=batched > sum(1 + drafted for drafted, _ in outcomes.values()),
+        )
         for name in ended:
             del running[name]
             policy.remove(name)

@@ -71,7 +71,7 @@ class Engine:
         depth = max(decision.k for decision in decided.values())
         seconds = self.step_s(tokens, depth)
         self.seconds += seconds
-        self.controller.observe(StepResult(seconds, tokens, depth, outcomes))
+        self.controller.observe(StepResult(seconds, tokens, depth, outcomes, len(outcomes), prefill=False))
         self.depths = {request: decision.k for request, decision in decided.items()}
         return decided
 
@@ -298,7 +298,7 @@ def test_requests_that_have_left_are_no_error() -> None:
     controller.decide(["a"], 0)
     controller.remove("a")
     controller.remove("a")
-    controller.observe(StepResult(0.01, 3, 0, {"a": (2, 1), "never added": (1, 1)}))
+    controller.observe(StepResult(0.01, 3, 0, {"a": (2, 1), "never added": (1, 1)}, 2, prefill=False))
     assert controller._requests == {}
 
 
@@ -327,7 +327,7 @@ def test_impossible_counts_teach_the_same_as_the_nearest_possible_ones(
         controller = DepthController(K_MAX, SETTINGS)
         controller.add("a", SpecParams(k="auto"), "code")
         controller.decide(["a"], 0)
-        controller.observe(StepResult(0.01, 3, 0, {"a": seen}))
+        controller.observe(StepResult(0.01, 3, 0, {"a": seen}, 1, prefill=False))
         learned.append((controller._categories["code"].evidence, controller._cost, controller._drafted_tokens))
     assert learned[0] == learned[1]
     assert learned[0][2] == nearest[0]
@@ -401,7 +401,7 @@ def test_whatever_happens_decisions_and_estimates_stay_within_their_bounds(
         }
         tokens = prefill + sum(1 + count for count, _ in outcomes.values())
         depth = max((decision.k for decision in decided.values()), default=0)
-        controller.observe(StepResult(seconds, tokens, depth, outcomes))
+        controller.observe(StepResult(seconds, tokens, depth, outcomes, len(outcomes), prefill=prefill > 0))
         drafted = {request: decision.k for request, decision in decided.items()}
         categories, step_cost = controller._categories.values(), controller._cost
         assert all(0 < each < 1 for category in categories for each in category.evidence.acceptance())

@@ -90,7 +90,7 @@ def test_a_fault_of_the_controller_costs_what_it_learned_and_no_answer(
     guarded.add("c", *FIXED, seeded=False)
     guarded.remove("c")
     first = depths(guarded, "a", "b")
-    guarded.observe(StepResult(0.01, 2, 0, {"a": (0, 0)}))
+    guarded.observe(StepResult(0.01, 2, 0, {"a": (0, 0)}, decoding=1, prefill=False))
     assert first == ({"a": 0, "b": 0} if method == "decide" else {"a": 5, "b": 5})
     assert depths(guarded, "a", "b") == {"a": 5, "b": 5}
     assert warnings(caplog) == [
@@ -160,7 +160,9 @@ def test_no_odd_step_makes_the_controller_fail_or_gives_a_depth_out_of_bounds(
         decided = guarded.decide(decoding, tokens)
         assert set(decided) == set(decoding)
         assert all(0 <= decision.k <= K_MAX for decision in decided.values())
-        guarded.observe(StepResult(seconds, tokens, depth, guarded.possible(requests)))
+        guarded.observe(
+            StepResult(seconds, tokens, depth, guarded.possible(requests), decoding=len(requests), prefill=False)
+        )
         for request in leaving:
             guarded.remove(request)
     assert "fault" not in faults
