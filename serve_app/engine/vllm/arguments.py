@@ -47,12 +47,12 @@ def engine_args(
         "served_model_name": [name, entry.target],
         "max_model_len": entry.max_model_len,
         "quantization": entry.quantization,
-        "tensor_parallel_size": max(1, tier.gpus),
+        "tensor_parallel_size": tier.tensor_parallel,
         "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
     }
-    composite = speculation is not None and speculation.floor is not None
+    composite = speculation is not None and speculation.drafts_both_ways
     if tier.gpu is None:
         arguments.setdefault("worker_cls", _CPU_WORKERS[composite])
     elif composite:
