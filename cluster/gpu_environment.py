@@ -26,7 +26,7 @@ def gpu_environment(models_dir: Path) -> dict[str, str]:
 
     Worker processes are spawned: the replica has Ray's threads, which a fork would copy in any state. What vLLM
     compiles is kept beside the weights, on the volume that all nodes share, so that only the first start compiles.
-    Triton's cache holds the kernels of the V2 runner and of samplers; vLLM alone would put them under one model's cache.
+    Triton's cache has the V2 runner's and the sampler's kernels; vLLM alone would put them into one model's cache.
     """
     caches = models_dir / CACHES
     return {
