@@ -1,0 +1,42 @@
+"""Our worker on vLLM's V2 model runner (`worker_cls`): drafts as asked for, and measured times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.outputs import AsyncModelRunnerOutput
+from vllm.v1.worker.gpu_worker import Worker
+
+from serve_app.engine.vllm.worker.drafting import V2Drafting
+from serve_app.engine.vllm.worker.step_clock import StepClock, TimedOutput, with_times
+
+
+class V2DraftingMixin:
+    """For a worker of vLLM that has a V2 model runner."""
+
+    model_runner: Any
+    _clock: StepClock
+    _drafting: V2Drafting
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """See vLLM."""
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+        self._clock = StepClock(self.model_runner.device)
+        self._drafting = V2Drafting(self.model_runner, self._clock)
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """See vLLM."""
+        self._drafting.begin(scheduler_output)
+        return super().execute_model(scheduler_output)  # type: ignore[misc]
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """See vLLM."""
+        output = super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
+        marks = self._clock.take()
+        if marks is None or output is None:
+            return output
+        return TimedOutput(output, marks) if isinstance(output, AsyncModelRunnerOutput) else with_times(output, marks)
+
+
+class V2GpuWorker(V2DraftingMixin, Worker):
+    """vLLM's GPU worker; see the module."""
