@@ -10,11 +10,16 @@ TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "ngram_gpu", "suffix"]
 Drafts = Literal["own", "ngram"]
-"""Who drafts in a chain entry that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last
-tokens when they stood there before."""
+"""Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, what followed the last tokens when they
+stood there before."""
+DraftsChoice = Literal["own", "ngram", "auto"]
+"""Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
 DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
+Tau = Annotated[float, Field(ge=0, le=1)] | Literal["auto"]
+"""Acceptance rate (0-1) below which a request stops drafting; `auto`: below which drafts do not pay on this engine at
+this load, learned by category."""
 
 
 class Frozen(BaseModel):
@@ -62,8 +67,15 @@ class Speculation(Frozen):
         default="auto",
         description="Draft tokens per step of a request that asks for none; `auto`: the controller decides each step.",
     )
-    tau: float = Field(
-        default=0.0, ge=0, le=1, description="Acceptance rate (0-1) below which a request stops drafting."
+    tau: Tau = Field(
+        default=0.0,
+        description="Acceptance rate (0-1) below which a request stops drafting; `auto`: where drafts do not pay.",
+    )
+    drafts: DraftsChoice | None = Field(
+        default=None,
+        description="Who drafts for a request that does not choose: `own`, the draft model or EAGLE head; `ngram`, "
+        "n-gram lookup; `auto`, the controller decides. Requests may then choose, as the worker drafts in both ways; "
+        "null: it does so only for a `floor`.",
     )
     floor: float | None = Field(
         default=None,
@@ -82,7 +94,21 @@ class Speculation(Frozen):
             )
         if self.floor is not None and not needs_draft:
             raise ValueError(f"method {self.method!r} takes no `floor`, got {self.floor}: it has no draft to give up")
+        if self.drafts is not None and not needs_draft:
+            raise ValueError(f"method {self.method!r} takes no `drafts`, got {self.drafts!r}: it drafts in one way")
         return self
+
+    @property
+    def drafts_both_ways(self) -> bool:
+        """Whether the worker drafts with the draft model or head and by n-gram lookup, as each request chooses."""
+        return self.drafts is not None or self.floor is not None
+
+    @property
+    def default_drafts(self) -> DraftsChoice:
+        """Who drafts for a request that does not choose, while no draft fallback has happened."""
+        if self.method.startswith("ngram"):
+            return "ngram"
+        return self.drafts or "own"
 
 
 class ChainEntry(Frozen):

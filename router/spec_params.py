@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, StrictBool
 
-from router.registry import DraftTokens, Frozen, Speculation
+from router.registry import DraftsChoice, DraftTokens, Frozen, Speculation, Tau
 
 DEFAULT_CATEGORY: Final = "general_reasoning"
 """Category of a request that names none."""
@@ -24,11 +24,15 @@ class SpecParams(Frozen):
         description="Draft tokens per step, capped by the chain entry's `k_max`; `auto`: the controller decides; null: "
         "as the chain entry says.",
     )
-    tau: float | None = Field(
+    tau: Tau | None = Field(
         default=None,
-        ge=0,
-        le=1,
-        description="Stop drafting below this acceptance rate (0-1); null: as the chain entry says.",
+        description="Stop drafting below this acceptance rate (0-1); `auto`: below which drafts do not pay on this "
+        "engine at this load; null: as the chain entry says.",
+    )
+    drafts: DraftsChoice | None = Field(
+        default=None,
+        description="Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, n-gram lookup; `auto`, "
+        "the controller decides; null: as the tier does now. An entry that drafts in one way keeps to that.",
     )
 
     @property
@@ -40,6 +44,9 @@ class SpecParams(Frozen):
         self, speculation: Speculation | None, *, seeded: bool = False, wasteful: bool = False
     ) -> tuple[SpecParams, str | None]:
         """Return these parameters with `k` and `tau` set, and why drafting is off (None: it is on).
+
+        `drafts` stays open where the client left it open and the entry drafts in both ways: the tier may switch between
+        them meanwhile.
 
         Args:
             speculation: of the chain entry that serves the request.
@@ -59,7 +66,17 @@ class SpecParams(Frozen):
         return SpecParams(
             k=k if k == "auto" else min(k, speculation.k_max),
             tau=speculation.tau if self.tau is None else self.tau,
+            drafts=self.drafts if speculation.drafts_both_ways else speculation.default_drafts,
         ), None
+
+    def unlike_requested(self, speculation: Speculation | None) -> str | None:
+        """Return why the entry's drafts are others than requested; None: they are as requested, or nothing was."""
+        if speculation is None or self.drafts is None or speculation.drafts_both_ways:
+            return None
+        used = speculation.default_drafts
+        if self.drafts in (used, "auto"):
+            return None
+        return f"drafts {self.drafts} is requested, and the tier's entry has only {used} drafts"
 
     def most_drafts(self, speculation: Speculation | None) -> int:
         """Return the most draft tokens per step that these (resolved) parameters allow on that chain entry."""

@@ -18,7 +18,7 @@ from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
 from router.observation import Observation
 from router.prediction import Estimate
-from router.registry import TIER_NAMES, ChainEntry, Frozen, SpeculationMethod, Tier, TierName
+from router.registry import TIER_NAMES, ChainEntry, Frozen, SpeculationMethod, Tau, Tier, TierName
 from router.request import Goal, InferenceRequest, Limit
 from router.runs.summary import RunSummary
 from router.selection import Candidate, GivenLimits, Selection, Violation, given_limits
@@ -139,7 +139,7 @@ class BuiltConfig(Frozen):
     spec_method: SpeculationMethod | None = Field(description="How drafts are made; null: no speculation.")
     spec_k: int = Field(ge=0, description="Most draft tokens per step; 0: none.")
     spec_k_mode: Literal["auto", "fixed"] = Field(description="`auto`: the controller decides up to `spec_k`.")
-    spec_tau: float = Field(ge=0, le=1, description="Acceptance rate below which drafting stops.")
+    spec_tau: Tau = Field(description="Acceptance rate below which drafting stops; `auto`: where drafts do not pay.")
 
 
 class RecentRuns(Frozen):

@@ -111,7 +111,7 @@ class DepthController:
         state, evidence = self._categories[category], Evidence(step)
         belief = evidence.belief(state.profile, step)
         k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
-        tau = spec.tau or 0.0
+        tau = 0.0 if spec.tau is None or spec.tau == "auto" else spec.tau
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
         self._requests[request_id] = RequestState(
             id=request_id,

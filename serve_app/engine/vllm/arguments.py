@@ -52,7 +52,7 @@ def engine_args(
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
     }
-    composite = speculation is not None and speculation.floor is not None
+    composite = speculation is not None and speculation.drafts_both_ways
     if tier.gpu is None:
         arguments.setdefault("worker_cls", _CPU_WORKERS[composite])
     elif composite:

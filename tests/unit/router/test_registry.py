@@ -216,6 +216,19 @@ def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str,
     assert problem in message
 
 
+def test_who_drafts_is_a_choice_only_of_an_entry_with_a_draft_model_or_an_eagle_head() -> None:
+    plain = Speculation(method="eagle3", draft="d", k_max=5)
+    assert (plain.drafts_both_ways, plain.default_drafts) == (False, "own")
+    assert not Speculation(method="ngram", k_max=5).drafts_both_ways
+    for drafts in ("own", "ngram", "auto"):
+        both = Speculation(method="draft_model", draft="d", k_max=5, drafts=drafts)
+        assert (both.drafts_both_ways, both.default_drafts) == (True, drafts)
+    falling = Speculation(method="draft_model", draft="d", k_max=5, floor=0.1)
+    assert (falling.drafts_both_ways, falling.default_drafts) == (True, "own")
+    with pytest.raises(ValidationError, match=r"method 'ngram' takes no `drafts`, got 'auto'"):
+        Speculation(method="ngram", k_max=5, drafts="auto")
+
+
 def test_a_floor_needs_a_draft_model_or_an_eagle_head() -> None:
     assert Speculation(method="eagle3", draft="d", k_max=5, floor=0.2).floor == 0.2
     assert Speculation(method="eagle3", draft="d", k_max=5).floor is None

@@ -72,6 +72,7 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
                     "k_max": 10,
                     "k": "auto",
                     "tau": 0.3,
+                    "drafts": None,
                     "floor": None,
                 },
                 "failure": "no memory",
