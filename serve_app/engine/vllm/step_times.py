@@ -21,6 +21,6 @@ class StepTimes(NamedTuple):
     verify_s: float
     """From the step's first work to its sampled tokens, s: the forward pass and what goes with it."""
     draft_s: float | None
-    """Of the drafting that came before this step, s; None: not known."""
+    """Of the drafting that came before this step, s; None: not known, or the draft model also read a prompt."""
     depth: int
     """Draft iterations in `draft_s`. n-gram lookup beside an own draft counts none."""

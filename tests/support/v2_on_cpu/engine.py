@@ -25,8 +25,6 @@ class EngineSpec:
     draft: str | None = None
     """Folder of the draft below `models`."""
     asynchronous: bool = False
-    v2: bool = True
-    """False: vLLM's V1 model runner."""
     ours: bool = True
     """False: vLLM's own scheduler and worker."""
     composite: bool = False
@@ -51,6 +49,9 @@ class Ask:
     stop: tuple[str, ...] = ()
     regex: str | None = None
     """Structured output: the answer matches it."""
+    depths: tuple[int, ...] = ()
+    """Drafts that the controller decides on in each step from the one that ends the prefill; the last one stays. Empty:
+    it decides by itself."""
     abort_after: int | None = None
     """Tokens after which the client leaves."""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -105,23 +106,37 @@ class Batch:
 class V2Engine:
     """A running engine."""
 
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
+    def __init__(self, host: Host, info: dict[str, Any]) -> None:
+        self._host = host
+        self.info = info
+        """The classes that run: `runner`, `speculator`, `scheduler`, `worker`, and `asynchronous`."""
 
     def run(self, asks: Sequence[Ask]) -> Batch:
         """Return what comes of requests that arrive together."""
-        batch: Batch = self._call("run", list(asks))
+        batch: Batch = self._host.call("run", list(asks))
         return batch
 
-    def info(self) -> dict[str, Any]:
-        """Return the classes that run: `runner`, `speculator`, `scheduler`, `worker`, and `asynchronous`."""
-        info: dict[str, Any] = self._call("info", None)
-        return info
 
-    def _call(self, name: str, argument: Any) -> Any:
-        self._pipe.send((name, argument))
+class Host:
+    """The process that runs engines, one after another."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    @contextmanager
+    def engine(self, spec: EngineSpec) -> Iterator[V2Engine]:
+        """Run an engine."""
+        info = self.call("start", spec)
+        try:
+            yield V2Engine(self, info)
+        finally:
+            self.call("stop")
+
+    def call(self, *call: Any) -> Any:
+        """Return the answer of a function of `ObservedEngine`."""
+        self._pipe.send(call)
         if not self._pipe.poll(ANSWER_S):
-            raise TimeoutError(f"no answer to {name} for {ANSWER_S:.0f} s")
+            raise TimeoutError(f"no answer to {call[0]} for {ANSWER_S:.0f} s")
         error, answer = self._pipe.recv()
         if error:
             raise RuntimeError(error)
@@ -129,17 +144,15 @@ class V2Engine:
 
 
 @contextmanager
-def v2_engine(spec: EngineSpec) -> Iterator[V2Engine]:
-    """Run an engine in a process of its own: the shim must come before any import of vLLM."""
+def v2_host(*, v2: bool = True) -> Iterator[Host]:
+    """Run the process: the shim must come before any import of vLLM. Its start takes most of an engine's."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(spec, theirs), daemon=True)
+    process = context.Process(target=serve, args=(theirs,), kwargs={"v2": v2}, daemon=True)
     process.start()
     theirs.close()
     try:
-        engine = V2Engine(ours)
-        engine.info()
-        yield engine
+        yield Host(ours)
     finally:
         ours.close()
         process.join(20)

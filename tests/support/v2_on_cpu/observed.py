@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
-from vllm import SamplingParams
+from vllm import SamplingParams, envs
+from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -32,15 +34,17 @@ class ObservedEngine:
         self._steps: list[dict[str, Any]] = []
         self._records: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._preemptions = 0
+        self._scripts: dict[str, list[int]] = {}
         self._by_output: dict[int, dict[str, Any]] = {}
-        if spec.v2:
+        if hasattr(self._runner, "draft_tokens_handler"):
             self._watch_runner()
         if isinstance(self._scheduler, DepthScheduler):
             self._watch_records()
+            self._script_controller()
         self._watch_preemption()
 
     def info(self) -> dict[str, Any]:
-        """See `V2Engine.info`."""
+        """Return the classes that run."""
         return {
             "runner": type(self._runner).__module__,
             "speculator": type(getattr(self._runner, "speculator", None)).__name__,
@@ -53,11 +57,13 @@ class ObservedEngine:
         """See `V2Engine.run`."""
         self._steps.clear()
         self._records.clear()
+        self._scripts.clear()
         self._preemptions = 0
         ids = [
             self._engine.add_request(str(place), ask.prompt, _params(ask), arrival_time=float(place))
             for place, ask in enumerate(asks)
         ]
+        self._scripts |= {request_id: list(ask.depths) for request_id, ask in zip(ids, asks, strict=True) if ask.depths}
         place_of = {request_id: place for place, request_id in enumerate(ids)}
         tokens: list[list[int]] = [[] for _ in asks]
         texts = [""] * len(asks)
@@ -77,6 +83,11 @@ class ObservedEngine:
             for place, request_id in enumerate(ids)
         ]
         return Batch(replies, [_step(entry, place_of) for entry in self._steps], self._preemptions)
+
+    def stop(self) -> None:
+        """End the engine, so that the process can start another."""
+        self._core.shutdown()
+        cleanup_dist_env_and_memory()
 
     def _drain(self) -> None:
         """Finish the steps that asynchronous scheduling has under way, so that the next batch begins alone."""
@@ -149,6 +160,21 @@ class ObservedEngine:
 
         self._scheduler.update_from_output = update_from_output
 
+    def _script_controller(self) -> None:
+        """Have requests with depths of their own get these, whatever the controller decides."""
+        controller = self._scheduler._controller
+        decide = controller.decide
+
+        def scripted(decoding: Any, prefill_tokens: int) -> Any:
+            decisions = decide(decoding, prefill_tokens)
+            for request_id in decisions.keys() & self._scripts.keys():
+                script = self._scripts[request_id]
+                k = script.pop(0) if len(script) > 1 else script[0]
+                decisions[request_id] = replace(decisions[request_id], k=k)
+            return decisions
+
+        controller.decide = scripted
+
     def _watch_preemption(self) -> None:
         preempt = self._scheduler._preempt_request
 
@@ -217,7 +243,7 @@ def _arguments(spec: EngineSpec) -> dict[str, Any]:
             method=spec.method, draft=spec.draft, k_max=spec.k_max, floor=0.1 if spec.composite else None
         )
         arguments["scheduler_cls"] = "serve_app.engine.vllm.scheduler.DepthScheduler"
-        if spec.v2:
+        if envs.VLLM_USE_V2_MODEL_RUNNER:
             arguments["worker_cls"] = OUR_WORKER
         arguments["additional_config"] = {
             CONFIG_KEY: {

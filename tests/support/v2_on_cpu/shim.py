@@ -12,11 +12,8 @@ from types import ModuleType
 from typing import Any
 
 
-def install(*, asynchronous: bool) -> None:
-    """Have vLLM use V2, Triton's interpreter and one process.
-
-    Args:
-        asynchronous: keep asynchronous scheduling, which vLLM's CPU platform turns off.
+def install() -> None:
+    """Have vLLM use V2, Triton's interpreter and one process, and schedule asynchronously if told to.
 
     Raises:
         RuntimeError: too late.
@@ -30,8 +27,7 @@ def install(*, asynchronous: bool) -> None:
     }
     sys.meta_path.insert(0, _After("triton.backends", _add_cpu_backend))
     sys.meta_path.insert(0, _After("triton.runtime.interpreter", _take_any_mask))
-    if asynchronous:
-        sys.meta_path.insert(0, _After("vllm.platforms.cpu", _keep_asynchronous_scheduling))
+    sys.meta_path.insert(0, _After("vllm.platforms.cpu", _keep_asynchronous_scheduling))
 
 
 class _After(importlib.abc.MetaPathFinder):
@@ -86,7 +82,10 @@ def _take_any_mask(module: Any) -> None:
 
 
 def _keep_asynchronous_scheduling(module: Any) -> None:
-    """Keep what was asked, also when the config of a draft model is made from the engine's, which it shares."""
+    """Keep what was asked.
+
+    vLLM's CPU platform turns it off, also when the config of a draft model is made from the engine's, which it shares.
+    """
     update = module.CpuPlatform.check_and_update_config.__func__
 
     def check_and_update_config(cls: Any, vllm_config: Any) -> None:

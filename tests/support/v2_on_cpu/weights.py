@@ -27,8 +27,8 @@ from tests.support.tiny_llama import (
     write_tiny_llama,
 )
 
-AUX_LAYERS: Final = (0, 1)
-"""Of the target; the head reads the hidden states before these. The one after the last layer cannot be had."""
+AUX_LAYERS: Final = (1, LAYERS)
+"""Of the target; the head reads the hidden states before these. Layer 0 would be the embedding."""
 
 
 def write_models(folder: Path) -> None:
@@ -87,9 +87,7 @@ def write_eagle3_head(folder: Path, seed: int = 0) -> None:
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
         "dtype": "float32",
-        "eagle_config": {
-            "use_aux_hidden_state": True,
-            "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS),
-        },
+        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS)},
+        "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS),
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

@@ -54,20 +54,20 @@ class DraftCatchUp:
         """By slot: upper bound of the tokens that it has not read."""
         self._owners: list[str | None] = [None] * slots
         self._computed = np.zeros(slots, dtype=np.int64)
+        self._prefilling = np.zeros(slots, dtype=bool)
 
     def begin(self, batch: Any) -> None:
         """Take note of the requests that are new in this step, or begin again after a preemption."""
-        slots = batch.idx_mapping_np
-        computed = batch.num_computed_tokens_np
-        fresh = np.fromiter(
-            (
-                self._owners[slot] != request_id or computed[row] < self._computed[slot]
-                for row, (slot, request_id) in enumerate(zip(slots, batch.req_ids, strict=True))
-            ),
+        slots, computed, prefilling = batch.idx_mapping_np, batch.num_computed_tokens_np, batch.is_prefilling_np
+        others = np.fromiter(
+            (self._owners[slot] != request_id for slot, request_id in zip(slots, batch.req_ids, strict=True)),
             dtype=bool,
             count=batch.num_reqs,
         )
-        self._computed[slots] = computed
+        # The number of computed tokens is an upper bound, and falls when drafts are rejected, but not in a prefill.
+        again = prefilling & (~self._prefilling[slots] | (computed < self._computed[slots]))
+        self._computed[slots], self._prefilling[slots] = computed, prefilling
+        fresh = others | again
         if not fresh.any():
             return
         for slot, request_id in zip(slots, batch.req_ids, strict=True):
@@ -90,8 +90,10 @@ class DraftCatchUp:
         index = batch.idx_mapping[rows]
         self._read[index] = self._states.num_computed_tokens.gpu[index].long()
 
-    def catch_up(self, batch: Any) -> None:
+    def catch_up(self, batch: Any) -> bool:
         """Have the draft model read what it missed before this step, at most as many tokens as a step may have.
+
+        Return whether it missed anything.
 
         A request that has missed more goes on in the next step. Its drafts are poor until then, and only that.
         """
@@ -101,16 +103,14 @@ class DraftCatchUp:
         budget = speculator.max_num_tokens - batch.num_reqs
         given = allot(self._missing[slots], budget)
         if not given.any():
-            return
+            return False
         self._missing[slots] -= given
         lengths = np.maximum(given, 1)
         starts = np.concatenate(([0], np.cumsum(lengths)))
         total = int(starts[-1])
         device = self._read.device
         rows = async_tensor_h2d(np.repeat(np.arange(batch.num_reqs), lengths), device=device, dtype=torch.int64)
-        offsets = async_tensor_h2d(
-            np.arange(total) - np.repeat(starts[:-1], lengths), device=device, dtype=torch.int64
-        )
+        offsets = async_tensor_h2d(np.arange(total) - np.repeat(starts[:-1], lengths), device=device, dtype=torch.int64)
         lengths_there = async_tensor_h2d(lengths, device=device, dtype=torch.int64)
         index, ends = batch.idx_mapping, self._begins(batch)
         read = self._read[index]
@@ -125,13 +125,15 @@ class DraftCatchUp:
         buffers.query_start_loc[: batch.num_reqs + 1].copy_(query_starts)
         buffers.seq_lens[: batch.num_reqs].copy_((read + lengths_there).clamp(max=speculator.max_model_len))
         mappings = speculator.block_tables.compute_slot_mappings(
-            index, buffers.query_start_loc[: batch.num_reqs + 1], positions, total, out=speculator.expanded_slot_mappings
+            index,
+            buffers.query_start_loc[: batch.num_reqs + 1],
+            positions,
+            total,
+            out=speculator.expanded_slot_mappings,
         )
         mappings.masked_fill_(~wanted, PAD_SLOT_ID)
         metadata = speculator._build_attn_metadata(
-            batch_desc=BatchExecutionDescriptor(
-                cg_mode=CUDAGraphMode.NONE, num_tokens=total, num_reqs=batch.num_reqs
-            ),
+            batch_desc=BatchExecutionDescriptor(cg_mode=CUDAGraphMode.NONE, num_tokens=total, num_reqs=batch.num_reqs),
             num_reqs=batch.num_reqs,
             query_start_loc_np=starts.astype(np.int32),
             seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound[: batch.num_reqs]
@@ -142,6 +144,7 @@ class DraftCatchUp:
         by_layer = build_slot_mappings_by_layer(mappings, speculator.kv_cache_config)
         speculator._run_model(tokens, positions, metadata, by_layer, None)
         self._read[index] = torch.minimum(read + lengths_there, torch.maximum(read, ends))
+        return True
 
     def _begins(self, batch: Any) -> torch.Tensor:
         """Return the position of each request's first token in this step."""

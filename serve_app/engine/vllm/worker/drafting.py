@@ -59,6 +59,7 @@ class V2Drafting:
             DraftCatchUp(speculator, runner.req_states) if isinstance(speculator, StandaloneARSpeculator) else None
         )
         self._ngram: frozenset[str] = frozenset()
+        self._caught_up = False
         speculator.propose, runner.sample = self.propose, self.sample
 
     def begin(self, scheduler_output: Any) -> None:
@@ -79,6 +80,7 @@ class V2Drafting:
             own: torch.Tensor = self._own(input_batch, *args, **kwargs)
             return own
         k = kwargs["num_speculative_tokens"]
+        self._caught_up = False
         looked_up = [request_id in self._ngram for request_id in input_batch.req_ids]
         depth = 0 if all(looked_up) else k
         drafts = self._own_drafts(input_batch, depth, *args, wanted=not all(looked_up), **kwargs)
@@ -86,11 +88,18 @@ class V2Drafting:
             rows = async_tensor_h2d(np.array(looked_up), device=drafts.device, dtype=torch.bool)
             drafts = drafts.clone()
             drafts[:, :k] = torch.where(rows.unsqueeze(1), self._looked_up(input_batch, k), drafts[:, :k])
-        self._clock.drafted(depth)
+        self._clock.drafted(depth, alone=not (input_batch.has_prefill or self._caught_up))
         return drafts
 
     def _own_drafts(self, batch: Any, k: int, *args: Any, wanted: bool, **kwargs: Any) -> torch.Tensor:
-        """Return k drafts of the entry's own, and anything in the other columns. Not wanted: by no request of the step.
+        """Return k drafts of the entry's own, and anything in the other columns.
+
+        Args:
+            batch: the step's.
+            k: drafts for each request.
+            args: of the speculator's method.
+            wanted: whether any request of the step takes the entry's own drafts, now or later.
+            kwargs: of the speculator's method.
         """
         speculator, catch_up = self._speculator, self._catch_up
         if catch_up is not None:
@@ -100,7 +109,7 @@ class V2Drafting:
                 catch_up.rested(batch)
                 return self._no_drafts(batch)
             if k:
-                catch_up.catch_up(batch)
+                self._caught_up = catch_up.catch_up(batch)
             width = speculator.num_speculative_steps
             # vLLM's loop runs this many steps. It has no graphs, and reads the attribute nowhere else meanwhile.
             speculator.num_speculative_steps = max(1, k)

@@ -52,6 +52,8 @@ class Drafted(NamedTuple):
     began: Mark
     ended: Mark
     depth: int
+    alone: bool
+    """Whether it did nothing else; else its time is not that of so many iterations."""
 
 
 class Marks(NamedTuple):
@@ -67,7 +69,7 @@ class Marks(NamedTuple):
         drafted = self.drafted
         return StepTimes(
             self.began.seconds_until(self.sampled),
-            drafted.began.seconds_until(drafted.ended) if drafted else None,
+            drafted.began.seconds_until(drafted.ended) if drafted and drafted.alone else None,
             drafted.depth if drafted else 0,
         )
 
@@ -95,10 +97,15 @@ class StepClock:
         """Mark that the step's tokens are sampled, before they are copied."""
         self._sampled = self._mark()
 
-    def drafted(self, depth: int) -> None:
-        """Mark that drafts are made, in that many iterations. Drafting begins where the tokens are sampled."""
+    def drafted(self, depth: int, *, alone: bool) -> None:
+        """Mark that drafts are made, in that many iterations. Drafting begins where the tokens are sampled.
+
+        Args:
+            depth: iterations.
+            alone: whether the draft model did nothing else, such as to read a prompt.
+        """
         if self._sampled is not None:
-            self._drafted = Drafted(self._sampled, self._mark(), depth)
+            self._drafted = Drafted(self._sampled, self._mark(), depth, alone)
 
     def take(self) -> Marks | None:
         """Return the marks of the step; None: it ran no model."""
