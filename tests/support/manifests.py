@@ -56,7 +56,7 @@ def pinned(package: str) -> str:
 
 def demand_of(tier: Tier) -> dict[str, float]:
     """Return the resources that one replica requests, in the form of Ray's autoscaler."""
-    options = actor_options(tier)
+    options = actor_options(tier, Path())
     # Ray turns an accelerator type into a resource: a node has 1 of it, and each replica takes a thousandth.
     accelerator = f"accelerator_type:{options['accelerator_type']}"
     return {"CPU": options["num_cpus"], "GPU": options["num_gpus"], accelerator: 0.001}

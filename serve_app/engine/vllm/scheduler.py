@@ -27,9 +27,10 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from cluster.rate_limited_log import RateLimitedLog
-from router.registry import Drafts, Speculation
+from router.registry import Drafts
 from router.spec_params import DEFAULT_CATEGORY, SpecParams
 from serve_app.engine.vllm.compat import check_version
+from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.engine.vllm.step_record import (
     DRAFTS_ATTRIBUTE,
@@ -41,12 +42,9 @@ from serve_app.engine.vllm.step_record import (
 from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
 from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
-from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger(__name__)
 
-CONFIG_KEY: Final = "power_lever_speculation"
-"""Key in vLLM's `additional_config` of the controller's `settings` and the chain entry's `speculation`."""
 ORDER_PREFIX: Final = "power-lever-drafts:"
 """Prefix of the id of a request that is an order; the drafts to switch to follow. `engine.py` and vLLM's OpenAI routes
 give the ids of clients other prefixes."""
@@ -58,9 +56,9 @@ class DepthScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_version(vllm.__version__)
-        config = self.vllm_config.additional_config[CONFIG_KEY]
-        self._speculation = Speculation.model_validate(config["speculation"])
-        settings = SpeculationSettings.model_validate(config["settings"])
+        config = self.vllm_config.additional_config
+        assert isinstance(config, ControllerConfig), f"additional_config is {config!r}"
+        self._speculation, settings = config.speculation, config.settings
         self._drafts: Drafts = "own"
         self._drafted_by: Drafts = "own"  # in the step before
         self._log = RateLimitedLog(logger)
