@@ -14,7 +14,8 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from router.registry import Speculation
 from serve_app.engine.vllm import ngram_lookup
-from serve_app.engine.vllm.scheduler import CONFIG_KEY, DepthScheduler
+from serve_app.engine.vllm.controller_config import ControllerConfig
+from serve_app.engine.vllm.scheduler import DepthScheduler
 from serve_app.engine.vllm.step_record import RECORD_KEY
 from serve_app.speculation.settings import SpeculationSettings
 from tests.support.v2_on_cpu.engine import Ask, Batch, EngineSpec, Reply, Step
@@ -245,10 +246,5 @@ def _arguments(spec: EngineSpec) -> dict[str, Any]:
         arguments["scheduler_cls"] = "serve_app.engine.vllm.scheduler.DepthScheduler"
         if envs.VLLM_USE_V2_MODEL_RUNNER:
             arguments["worker_cls"] = OUR_WORKER
-        arguments["additional_config"] = {
-            CONFIG_KEY: {
-                "settings": SpeculationSettings().model_dump(mode="json"),
-                "speculation": speculation.model_dump(mode="json"),
-            }
-        }
+        arguments["additional_config"] = ControllerConfig(SpeculationSettings(), speculation)
     return arguments

@@ -1,18 +1,19 @@
-"""Our worker on vLLM's V2 model runner (`worker_cls`): drafts as asked for, and measured times."""
+"""What our worker adds to one of vLLM's that has a V2 model runner: drafts as asked for, and measured times."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.outputs import AsyncModelRunnerOutput
-from vllm.v1.worker.gpu_worker import Worker
 
-from serve_app.engine.vllm.worker.drafting import V2Drafting
 from serve_app.engine.vllm.worker.step_clock import StepClock, TimedOutput, with_times
+
+if TYPE_CHECKING:
+    from serve_app.engine.vllm.worker.drafting import V2Drafting
 
 
 class V2DraftingMixin:
-    """For a worker of vLLM that has a V2 model runner."""
+    """Comes before vLLM's worker among the bases."""
 
     model_runner: Any
     _clock: StepClock
@@ -20,6 +21,9 @@ class V2DraftingMixin:
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """See vLLM."""
+        # V2's modules need Triton, so only a worker that has it imports them.
+        from serve_app.engine.vllm.worker.drafting import V2Drafting
+
         super().load_model(*args, **kwargs)  # type: ignore[misc]
         self._clock = StepClock(self.model_runner.device)
         self._drafting = V2Drafting(self.model_runner, self._clock)
@@ -36,7 +40,3 @@ class V2DraftingMixin:
         if marks is None or output is None:
             return output
         return TimedOutput(output, marks) if isinstance(output, AsyncModelRunnerOutput) else with_times(output, marks)
-
-
-class V2GpuWorker(V2DraftingMixin, Worker):
-    """vLLM's GPU worker; see the module."""
