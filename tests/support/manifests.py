@@ -50,7 +50,7 @@ def rooms() -> set[str]:
 def pinned(package: str) -> str:
     """Return the package's version in requirements/gpu.txt."""
     text = (ROOT / "requirements/gpu.txt").read_text(encoding="utf-8")
-    (version,) = re.findall(rf"^{re.escape(package)}==(\S+)$", text, re.MULTILINE)
+    (version,) = re.findall(rf"^{re.escape(package)}==([^\s\\]+)", text, re.MULTILINE)
     return str(version)
 
 

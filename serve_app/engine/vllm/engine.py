@@ -45,7 +45,7 @@ from serve_app.engine.interface import (
     GenerationRequest,
     SpecStats,
 )
-from serve_app.engine.metrics import Recent
+from serve_app.engine.recent import Recent
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
 from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
