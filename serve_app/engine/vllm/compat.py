@@ -186,7 +186,7 @@ def _problems(config: Any, entry: ChainEntry, runner: Runner, on_gpu: bool) -> I
     if speculation.drafts_both_ways and runner == "v1":
         interface |= COMPOSITE_INTERFACE
     if on_gpu and runner == "v2":
-        interface |= GPU_V2_INTERFACE | V2_INTERFACE
+        interface |= {**GPU_V2_INTERFACE, **V2_INTERFACE}
     for name, parameters in interface.items():
         found = _parameters(name)
         if found != parameters:
