@@ -39,6 +39,7 @@ from serve_app.engine.vllm.step_record import (
     StepsUnderWay,
     StepUnderWay,
 )
+from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
 from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
 
@@ -69,6 +70,7 @@ class DepthScheduler(AsyncScheduler):
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
         self._began_s = self._updated_s = 0.0
+        self._asked = 0  # draft iterations of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
 
@@ -109,7 +111,7 @@ class DepthScheduler(AsyncScheduler):
         reasons = {
             key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
         }
-        self._under_way.began(StepUnderWay(scheduler_output, self._began_s, reasons, self._drafted_by))
+        self._under_way.began(StepUnderWay(scheduler_output, self._began_s, reasons, self._drafted_by, self._asked))
         self._drafted_by = self._drafts
         setattr(scheduler_output, DRAFTS_ATTRIBUTE, self._drafts)
         super()._update_after_schedule(scheduler_output)
@@ -124,7 +126,8 @@ class DepthScheduler(AsyncScheduler):
         prefill_tokens = min(prefill_tokens, self.max_num_scheduled_tokens)
         decisions = self._controller.decide(decoding, prefill_tokens)
         self._decisions.update(decisions)
-        scheduler_output.num_spec_tokens_to_schedule = max((each.k for each in decisions.values()), default=0)
+        self._asked = max((each.k for each in decisions.values()), default=0)
+        scheduler_output.num_spec_tokens_to_schedule = self._asked
         for request_id, decision in decisions.items():
             # Drafts made ahead are not known yet, so these are placeholders. Others come by `update_draft_token_ids`.
             self.requests[request_id].spec_token_ids = [-1] * decision.k if self._drafts_ahead else []
@@ -162,14 +165,19 @@ class DepthScheduler(AsyncScheduler):
         if step is None:
             self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
         elif step.drafts == self._drafts:  # drafts from before a switch teach nothing about the others
+            times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
+            # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
+            drafted = step.drafted_before if self.use_v2_model_runner else scheduler_output.num_spec_tokens_to_schedule
             self._controller.observe(
                 StepResult(
                     seconds,
                     scheduler_output.total_num_scheduled_tokens,
-                    scheduler_output.num_spec_tokens_to_schedule,
+                    times.depth if times else drafted,
                     counts,
                     decoding=len(step.reasons),
                     prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
+                    verify_s=times.verify_s if times else None,
+                    draft_s=times.draft_s if times else None,
                 )
             )
         return outputs

@@ -132,6 +132,8 @@ class StepUnderWay(NamedTuple):
     """Why each request has that many drafts in it; none for a request that ends its prefill."""
     drafts: Drafts
     """Who made the drafts that it verifies."""
+    drafted_before: int = 0
+    """Draft iterations that the step before was asked for."""
 
 
 class StepsUnderWay:
