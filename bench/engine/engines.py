@@ -24,7 +24,7 @@ from typing import Any, Literal
 from bench.load.processes import stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.cpu_environment import cpu_environment
-from router.registry import ChainEntry, Drafts, Tier
+from router.registry import ChainEntry, Drafts, DraftsChoice, Tau, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
 CLIENT_ID = "power-lever-drafts:ngram"
@@ -65,7 +65,7 @@ class Ask:
 
     prompt: str
     k: int | Literal["auto"] = "auto"
-    tau: float = 0.0
+    tau: Tau = 0.0
     max_tokens: int = 32
     temperature: float = 0.0
     seed: int | None = None
@@ -76,6 +76,8 @@ class Ask:
     """How long the client sleeps after each item of the stream, so that vLLM merges the engine's steps, s."""
     system: str | None = None
     """System message before the prompt; None: there is none."""
+    drafts: DraftsChoice | None = None
+    """Who drafts; None: as the engine does for all."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,10 @@ class Reply:
     steps: list[StepTaken]
     core_steps: list[tuple[int, int]] | None
     """(drafted, accepted) of each verification from vLLM's engine core; None: the core did not end the answer."""
+    spec_drafts: dict[Drafts, tuple[int, int]] = field(default_factory=dict)
+    """(drafted, accepted) by who drafted."""
+    spec_tau: float | None = None
+    """Acceptance rate below which it would have stopped drafting at its end."""
 
     @property
     def ended_s(self) -> float:
@@ -155,6 +161,7 @@ class Reply:
             "arrivals": [(at_s, tokens) for at_s, tokens in data["arrivals"]],
             "steps": [StepTaken(*step) for step in data["steps"]],
             "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
+            "spec_drafts": {drafts: (made[0], made[1]) for drafts, made in data["spec_drafts"].items()},
         }
         return cls(**{each.name: {**data, **parsed}[each.name] for each in fields(cls)})
 
@@ -235,7 +242,7 @@ class EngineProcess:
         self,
         asks: Sequence[Ask],
         timeout_s: float = 300,
-        order: Drafts | None = None,
+        order: DraftsChoice | None = None,
         at_once: int | None = None,
         refusals: bool = False,
     ) -> Batch:
