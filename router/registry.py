@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "ngram_gpu", "suffix"]
+Runner = Literal["v1", "v2"]
+"""vLLM's model runners."""
 Drafts = Literal["own", "ngram"]
 """Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, what followed the last tokens when they
 stood there before."""
@@ -119,10 +121,14 @@ class ChainEntry(Frozen):
     quantization: str | None = Field(default=None, description="vLLM quantization method; null: as the weights say.")
     max_model_len: int = Field(ge=16, description="Context length, tokens (prompt and completion together).")
     speculation: Speculation | None = Field(default=None, description="Null: no speculative decoding.")
+    runner: Runner | None = Field(
+        default=None,
+        description="vLLM's model runner; null: `v2` on GPUs, except for what only `v1` does right.",
+    )
     engine_args: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on "
-        "unchanged.",
+        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on; "
+        "nested values as mappings (`compilation_config: {...}`).",
     )
 
 
@@ -201,6 +207,13 @@ class Tier(Frozen):
             )
         if self.gpus > 1 and not self.gpus.is_integer():
             raise ValueError(f"gpus {self.gpus:g} must be a whole number, or a share of one card between 0 and 1")
+        for entry in self.chain:
+            # vLLM cannot prepare a step while a lookup on the CPU waits for the tokens of the step before.
+            if self.gpu is not None and entry.speculation is not None and entry.speculation.method == "ngram":
+                raise ValueError(
+                    f"chain entry {entry.name!r} has method 'ngram', which looks drafts up on the CPU: on a GPU "
+                    f"({self.gpu}) it must be 'ngram_gpu'"
+                )
         names = [entry.name for entry in self.chain]
         if len(set(names)) != len(names):
             raise ValueError(f"chain entry names must differ, got {names}")

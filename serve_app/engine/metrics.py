@@ -14,7 +14,6 @@ power_lever_ngram_fallback{tier}                          1: n-gram drafts have 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,38 +23,15 @@ from ray.util import metrics
 
 from router.registry import DraftsChoice
 from serve_app.engine.interface import DraftCount, EngineLoad
+from serve_app.engine.recent import Recent
 from serve_app.speculation.drift import Drift, DriftWatch, compare
 from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger("ray.serve")
 _TAGS = ("tier", "category")
 
-WAITS_S: Final = 10.0
-"""Queue waits of the last 10 s count."""
 SERVICE_S: Final = 60.0
 """Requests that ended in the last 60 s show how long one takes."""
-
-
-@dataclass(slots=True)
-class Recent:
-    """Values of the last `memory_s` seconds."""
-
-    memory_s: float = WAITS_S
-    _values: deque[tuple[float, float]] = field(default_factory=deque)
-
-    def add(self, value: float, now_s: float) -> None:
-        """Add a value."""
-        self._values.append((now_s, value))
-        self._forget(now_s)
-
-    def mean(self, now_s: float) -> float:
-        """Return the mean; 0 when there is no value."""
-        self._forget(now_s)
-        return sum(value for _, value in self._values) / len(self._values) if self._values else 0.0
-
-    def _forget(self, now_s: float) -> None:
-        while self._values and self._values[0][0] <= now_s - self.memory_s:
-            self._values.popleft()
 
 
 @dataclass(slots=True)

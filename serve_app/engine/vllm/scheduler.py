@@ -31,9 +31,10 @@ from vllm.v1.request import Request
 
 from cluster.rate_limited_log import RateLimitedLog
 from router.observation import Learned
-from router.registry import Drafts, DraftsChoice, Speculation
+from router.registry import Drafts, DraftsChoice
 from router.spec_params import DEFAULT_CATEGORY, SpecParams
 from serve_app.engine.vllm.compat import check_version
+from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.engine.vllm.step_record import (
     DRAFTS_ATTRIBUTE,
@@ -44,14 +45,12 @@ from serve_app.engine.vllm.step_record import (
     StepsUnderWay,
     StepUnderWay,
 )
+from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
 from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
-from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger(__name__)
 
-CONFIG_KEY: Final = "power_lever_speculation"
-"""Key in vLLM's `additional_config` of the controller's `settings` and the chain entry's `speculation`."""
 ORDER_PREFIX: Final = "power-lever-drafts:"
 """Prefix of the id of a request that is an order; the drafts to switch to follow. `engine.py` and vLLM's OpenAI routes
 give the ids of clients other prefixes."""
@@ -85,9 +84,9 @@ class DepthScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_version(vllm.__version__)
-        config = self.vllm_config.additional_config[CONFIG_KEY]
-        self._speculation = Speculation.model_validate(config["speculation"])
-        settings = SpeculationSettings.model_validate(config["settings"])
+        config = self.vllm_config.additional_config
+        assert isinstance(config, ControllerConfig), f"additional_config is {config!r}"
+        self._speculation, settings = config.speculation, config.settings
         self._default_drafts: DraftsChoice = self._speculation.default_drafts
         self._log = RateLimitedLog(logger)
         self._controller = DepthGuard(self.num_spec_tokens, settings, self._log)
@@ -97,6 +96,7 @@ class DepthScheduler(AsyncScheduler):
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
         self._began_s = self._updated_s = self._told_s = 0.0
+        self._own_depth = 0  # of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
 
@@ -172,10 +172,12 @@ class DepthScheduler(AsyncScheduler):
             known.decision = decisions.get(request_id, known.decision)
             known.drafts = self._drafter(known)
         without_own = self._without_own(scheduled)
-        depth = max((each.k for each in decisions.values()), default=0)
         own_depth = max((each.k for key, each in decisions.items() if key not in without_own), default=0)
-        self._under_way.began(StepUnderWay(scheduler_output, self._began_s, reasons, drafts, own_depth))
-        scheduler_output.num_spec_tokens_to_schedule = depth
+        self._under_way.began(
+            StepUnderWay(scheduler_output, self._began_s, reasons, drafts, own_depth, self._own_depth)
+        )
+        self._own_depth = own_depth
+        scheduler_output.num_spec_tokens_to_schedule = max((each.k for each in decisions.values()), default=0)
         setattr(scheduler_output, DRAFTS_ATTRIBUTE, without_own)
         setattr(scheduler_output, OWN_DEPTH_ATTRIBUTE, own_depth)
         for request_id, decision in decisions.items():
@@ -228,15 +230,20 @@ class DepthScheduler(AsyncScheduler):
         if step is None:
             self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
         else:
+            times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
+            # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
+            drafted = step.own_depth_before if self.use_v2_model_runner else step.own_depth
             self._controller.observe(
                 StepResult(
                     seconds,
                     scheduler_output.total_num_scheduled_tokens,
-                    step.own_depth,
+                    times.depth if times else drafted,
                     counts,
                     decoding=len(step.reasons),
                     prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
                     ngram=self._looked_up(step, counts),
+                    verify_s=times.verify_s if times else None,
+                    draft_s=times.draft_s if times else None,
                 )
             )
         return outputs

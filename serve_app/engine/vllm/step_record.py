@@ -157,8 +157,10 @@ class StepUnderWay(NamedTuple):
     """Why each request has that many drafts in it; none for a request that ends its prefill."""
     drafts: Mapping[str, Drafts]
     """Who made the drafts that it verifies, by request."""
-    own_depth: int
-    """Draft tokens that the entry's own draft makes at its end, for later steps."""
+    own_depth: int = 0
+    """Draft iterations of the proposer at its end, for later steps. n-gram drafts beside an own draft count none."""
+    own_depth_before: int = 0
+    """Those of the step before."""
 
 
 class StepsUnderWay:

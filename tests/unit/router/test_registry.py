@@ -234,3 +234,10 @@ def test_a_floor_needs_a_draft_model_or_an_eagle_head() -> None:
     assert Speculation(method="eagle3", draft="d", k_max=5).floor is None
     with pytest.raises(ValidationError, match=r"method 'ngram' takes no `floor`, got 0\.2"):
         Speculation(method="ngram", k_max=5, floor=0.2)
+
+
+def test_n_gram_lookup_on_the_cpu_is_refused_on_a_gpu() -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["chain"][0]["speculation"]["method"] = "ngram"
+    assert "chain entry 'small-ngram' has method 'ngram'" in refusal(data)
+    assert "on a GPU (L4) it must be 'ngram_gpu'" in refusal(data)

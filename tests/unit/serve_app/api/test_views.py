@@ -65,9 +65,9 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
                 "name": "small-ngram",
                 "target": "small",
                 "max_model_len": 4096,
-                "method": "ngram",
+                "method": "ngram_gpu",
                 "speculation": {
-                    "method": "ngram",
+                    "method": "ngram_gpu",
                     "draft": None,
                     "k_max": 10,
                     "k": "auto",
