@@ -19,11 +19,14 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
+from types import MappingProxyType
 from typing import Any, Literal
 
 from bench.load.processes import stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.cpu_environment import cpu_environment
+from cluster.gpu_environment import gpu_environment
+from cluster.weights import models_dir
 from router.registry import ChainEntry, Drafts, DraftsChoice, Tau, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -294,7 +297,8 @@ class EngineProcess:
     def _exchange(self, line: Mapping[str, Any], timeout_s: float) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        limit = Timer(timeout_s, self._process.kill)
+        # With its processes: those of vLLM would keep the GPU's memory.
+        limit = Timer(timeout_s, stop_tree, (self._process.pid, 0.0))
         limit.start()
         try:
             self._process.stdin.write(json.dumps(line) + "\n")
@@ -323,7 +327,12 @@ class EngineProcess:
 
 @contextmanager
 def engine_process(
-    entry: ChainEntry, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
+    entry: ChainEntry,
+    tier: Tier,
+    models: Mapping[str, Path],
+    log: Path,
+    settings: SpeculationSettings | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[EngineProcess]:
     """Start the engine of an entry. It is up when it has answered the first batch, and ends with the block.
 
@@ -333,6 +342,7 @@ def engine_process(
         models: folder of each model that the entry names.
         log: file for its output.
         settings: those of the speculation controller.
+        environment: variables for its processes beside those of a replica.
     """
     config = {
         "tier": tier.model_dump(mode="json"),
@@ -340,7 +350,7 @@ def engine_process(
         "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
         "models": {name: str(path) for name, path in models.items()},
     }
-    environment = os.environ | (cpu_environment(Path(sys.prefix)) if tier.gpu is None else {})
+    of_replica = cpu_environment(Path(sys.prefix)) if tier.gpu is None else gpu_environment(models_dir(os.environ))
     command = [sys.executable, "-m", "bench.engine.host", json.dumps(config)]
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
@@ -350,7 +360,7 @@ def engine_process(
             stderr=file,
             text=True,
             cwd=REPOSITORY,
-            env=environment,
+            env={**os.environ, **of_replica, **environment},
         )
     engine = EngineProcess(process, log)
     try:
