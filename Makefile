@@ -10,6 +10,7 @@
 #
 # HARDWARE=gpu installs vLLM's CUDA build instead of the CPU build.
 # TORCH_INDEX=URL names PyTorch's CPU wheel index, where pip is not set up to find `torch==...+cpu` by itself.
+# `make hashes` writes the hashes of all packages into requirements/, after a change of their versions.
 
 HARDWARE ?= cpu
 PROFILE ?= $(if $(filter gpu,$(HARDWARE)),gpu,local)
@@ -28,7 +29,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: serve test tests-on-stubs tests-on-engines test-unit test-integration test-e2e test-long coverage \
-	check fix install install-dev weights clean
+	check fix install install-dev hashes weights clean
 
 serve: install weights
 	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
@@ -81,29 +82,34 @@ install-dev: $(VENV)/.installed-dev
 $(BIN)/pip:
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, {sys.executable} is {v[0]}.{v[1]}: set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_QUIET) pip==26.3
+	$(BIN)/python -m pip install $(PIP_QUIET) --require-hashes -r requirements/pip.txt
 
-# The lists are complete, so --no-deps: a resolver would add torchvision builds that do not fit the CPU torch.
+# The lists are complete, so --no-deps: a resolver would add torchvision builds that do not fit the CPU torch. Every file
+# has its hash in its list; our own package is the checkout itself.
 $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip
-	$(PIP_INSTALL) -r requirements/$*.txt
+	$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
 	$(PIP_INSTALL) --no-build-isolation --editable .
 	touch $@
 
 $(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed
-	$(PIP_INSTALL) -r requirements/dev.txt
+	$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
 	touch $@
 
 $(VENV)/sky/.installed: requirements/sky.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(VENV)/sky
-	$(VENV)/sky/bin/pip install $(PIP_FLAGS) -r requirements/sky.txt
+	$(VENV)/sky/bin/pip install $(PIP_FLAGS) --require-hashes -r requirements/sky.txt
 	touch $@
 
 $(VENV)/guidellm/.installed: requirements/guidellm.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(VENV)/guidellm
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> "$$($(VENV)/guidellm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/power-lever.pth"
-	$(VENV)/guidellm/bin/pip install $(PIP_FLAGS) -r requirements/guidellm.txt
+	$(VENV)/guidellm/bin/pip install $(PIP_FLAGS) --require-hashes -r requirements/guidellm.txt
 	touch $@
+
+# After a change of versions, once with the environment of each Python (3.11 and 3.12).
+hashes: | $(BIN)/pip
+	$(BIN)/python -m cluster.deploy.hashes requirements/*.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,12 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "ngram_gpu", "suffix"]
+Runner = Literal["v1", "v2"]
+"""vLLM's model runners."""
 Drafts = Literal["own", "ngram"]
-"""Who drafts in a chain entry that has a draft: `own`, its draft model or EAGLE head; `ngram`, what followed the last
-tokens when they stood there before."""
+"""Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, what followed the last tokens when they
+stood there before."""
+DraftsChoice = Literal["own", "ngram", "auto"]
+"""Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
 DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
+Tau = Annotated[float, Field(ge=0, le=1)] | Literal["auto"]
+"""Acceptance rate (0-1) below which a request stops drafting; `auto`: below which drafts do not pay on this engine at
+this load, learned by category."""
 
 
 class Frozen(BaseModel):
@@ -34,7 +41,10 @@ class ModelSource(Frozen):
         default=None,
         description="Hub repository (`org/name`), or for `bundled` the module that ships the GGUF file.",
     )
-    revision: str = Field(default="main", description="Hub branch, tag or commit.")
+    revision: str = Field(
+        default="main",
+        description="Hub branch, tag or commit. Seeding resolves it once, and keeps the commit from then on.",
+    )
     of: str | None = Field(default=None, description="Key in `models` of the model that an `early_exit` draft is for.")
     layers: int | None = Field(default=None, ge=1, description="How many of its layers an `early_exit` draft has.")
     large: bool = Field(default=False, description="Fetched only when `seed --large` is given.")
@@ -62,8 +72,15 @@ class Speculation(Frozen):
         default="auto",
         description="Draft tokens per step of a request that asks for none; `auto`: the controller decides each step.",
     )
-    tau: float = Field(
-        default=0.0, ge=0, le=1, description="Acceptance rate (0-1) below which a request stops drafting."
+    tau: Tau = Field(
+        default=0.0,
+        description="Acceptance rate (0-1) below which a request stops drafting; `auto`: where drafts do not pay.",
+    )
+    drafts: DraftsChoice | None = Field(
+        default=None,
+        description="Who drafts for a request that does not choose: `own`, the draft model or EAGLE head; `ngram`, "
+        "n-gram lookup; `auto`, the controller decides. Requests may then choose, as the worker drafts in both ways; "
+        "null: it does so only for a `floor`.",
     )
     floor: float | None = Field(
         default=None,
@@ -82,7 +99,21 @@ class Speculation(Frozen):
             )
         if self.floor is not None and not needs_draft:
             raise ValueError(f"method {self.method!r} takes no `floor`, got {self.floor}: it has no draft to give up")
+        if self.drafts is not None and not needs_draft:
+            raise ValueError(f"method {self.method!r} takes no `drafts`, got {self.drafts!r}: it drafts in one way")
         return self
+
+    @property
+    def drafts_both_ways(self) -> bool:
+        """Whether the worker drafts with the draft model or head and by n-gram lookup, as each request chooses."""
+        return self.drafts is not None or self.floor is not None
+
+    @property
+    def default_drafts(self) -> DraftsChoice:
+        """Who drafts for a request that does not choose, while no draft fallback has happened."""
+        if self.method.startswith("ngram"):
+            return "ngram"
+        return self.drafts or "own"
 
 
 class ChainEntry(Frozen):
@@ -93,10 +124,14 @@ class ChainEntry(Frozen):
     quantization: str | None = Field(default=None, description="vLLM quantization method; null: as the weights say.")
     max_model_len: int = Field(ge=16, description="Context length, tokens (prompt and completion together).")
     speculation: Speculation | None = Field(default=None, description="Null: no speculative decoding.")
+    runner: Runner | None = Field(
+        default=None,
+        description="vLLM's model runner; null: `v2` on GPUs, except for what only `v1` does right.",
+    )
     engine_args: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on "
-        "unchanged.",
+        description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on; "
+        "nested values as mappings (`compilation_config: {...}`).",
     )
 
 
@@ -120,12 +155,23 @@ class Tier(Frozen):
         description="Lowest and highest power (0-100, both included) that pick this tier."
     )
     gpu: str | None = Field(description="Ray accelerator type (`L4`, `A10G`, ...); null: runs on CPU.")
-    gpus: int = Field(default=1, ge=0, description="GPUs per replica on one node = tensor parallel size; 0 on CPU.")
+    gpus: float = Field(
+        default=1.0,
+        ge=0,
+        description="GPUs per replica: a whole number is the tensor parallel size, on one node; below 1, a replica's "
+        "share of one card (set `gpu_memory_utilization` of its entries to match); 0 on CPU.",
+    )
     cpus: float = Field(default=1.0, ge=0, description="Ray CPUs per replica (logical; fractions allowed).")
     replicas: Replicas = Field(description="Fewest and most replicas.")
-    price_usd_per_hour: float = Field(ge=0, description="Price of one replica (all its GPUs), USD per hour.")
-    active_watts: float = Field(ge=0, description="Power draw of one busy replica (all its GPUs), W.")
-    idle_watts: float = Field(ge=0, description="Power draw of one idle replica (all its GPUs), W.")
+    price_usd_per_hour: float = Field(
+        ge=0, description="Price of one replica (all its GPUs, or its share of one), USD per hour."
+    )
+    active_watts: float = Field(
+        ge=0, description="Power draw of one busy replica (all its GPUs, or its share of one), W."
+    )
+    idle_watts: float = Field(
+        ge=0, description="Power draw of one idle replica (all its GPUs, or its share of one), W."
+    )
     max_ongoing_requests: int = Field(
         default=64, ge=1, description="Most requests that one replica works on at a time."
     )
@@ -160,12 +206,26 @@ class Tier(Frozen):
             raise ValueError(f"power {list(self.power)} must be [low, high] with low <= high")
         if (self.gpu is None) != (self.gpus == 0):
             raise ValueError(
-                f"gpu {self.gpu!r} and gpus {self.gpus} contradict: null and 0 on CPU, a type and >= 1 on GPU"
+                f"gpu {self.gpu!r} and gpus {self.gpus:g} contradict: null and 0 on CPU, a type and more than 0 on GPU"
             )
+        if self.gpus > 1 and not self.gpus.is_integer():
+            raise ValueError(f"gpus {self.gpus:g} must be a whole number, or a share of one card between 0 and 1")
+        for entry in self.chain:
+            # vLLM cannot prepare a step while a lookup on the CPU waits for the tokens of the step before.
+            if self.gpu is not None and entry.speculation is not None and entry.speculation.method == "ngram":
+                raise ValueError(
+                    f"chain entry {entry.name!r} has method 'ngram', which looks drafts up on the CPU: on a GPU "
+                    f"({self.gpu}) it must be 'ngram_gpu'"
+                )
         names = [entry.name for entry in self.chain]
         if len(set(names)) != len(names):
             raise ValueError(f"chain entry names must differ, got {names}")
         return self
+
+    @property
+    def tensor_parallel(self) -> int:
+        """GPUs that a replica splits its model over; 1 on a share of one, and on CPU."""
+        return max(1, int(self.gpus))
 
     def entry(self, name: str | None) -> ChainEntry:
         """Return the chain entry of that name, or the first if there is none, as while no engine has started."""

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import Field, StrictBool
 
-from router.registry import DraftTokens, Frozen, Speculation
+from router.registry import DraftsChoice, DraftTokens, Frozen, Speculation, Tau
 
 DEFAULT_CATEGORY: Final = "general_reasoning"
 """Category of a request that names none."""
 _PREFIX: Final = "speculation_"
 _CATEGORY: Final = "speculation_category"
+
+
+class WhoDrafts(NamedTuple):
+    """Who will draft for a request."""
+
+    requested: DraftsChoice | None
+    """What the client chose; None: nothing."""
+    used: DraftsChoice | None
+    """None: nothing is drafted."""
+    reason: str | None
+    """Why `used` is not what was requested or, without a choice, not what the chain entry says; None: it is."""
 
 
 class SpecParams(Frozen):
@@ -24,11 +35,15 @@ class SpecParams(Frozen):
         description="Draft tokens per step, capped by the chain entry's `k_max`; `auto`: the controller decides; null: "
         "as the chain entry says.",
     )
-    tau: float | None = Field(
+    tau: Tau | None = Field(
         default=None,
-        ge=0,
-        le=1,
-        description="Stop drafting below this acceptance rate (0-1); null: as the chain entry says.",
+        description="Stop drafting below this acceptance rate (0-1); `auto`: below which drafts do not pay on this "
+        "engine at this load; null: as the chain entry says.",
+    )
+    drafts: DraftsChoice | None = Field(
+        default=None,
+        description="Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, n-gram lookup; `auto`, "
+        "the controller decides; null: as the tier does now. An entry that drafts in one way keeps to that.",
     )
 
     @property
@@ -40,6 +55,9 @@ class SpecParams(Frozen):
         self, speculation: Speculation | None, *, seeded: bool = False, wasteful: bool = False
     ) -> tuple[SpecParams, str | None]:
         """Return these parameters with `k` and `tau` set, and why drafting is off (None: it is on).
+
+        `drafts` stays open where the client left it open and the entry drafts in both ways: the tier may switch between
+        them meanwhile.
 
         Args:
             speculation: of the chain entry that serves the request.
@@ -59,7 +77,28 @@ class SpecParams(Frozen):
         return SpecParams(
             k=k if k == "auto" else min(k, speculation.k_max),
             tau=speculation.tau if self.tau is None else self.tau,
+            drafts=self.drafts if speculation.drafts_both_ways else speculation.default_drafts,
         ), None
+
+    def who_drafts(
+        self, speculation: Speculation | None, resolved: SpecParams, now: DraftsChoice | None, why: str | None
+    ) -> WhoDrafts:
+        """Return who will draft for a request with these parameters, and why not as requested.
+
+        Args:
+            speculation: of the chain entry that serves it.
+            resolved: these parameters, resolved on that entry.
+            now: who drafts in the tier for requests that do not choose; None: not known yet.
+            why: this is not what the entry says.
+        """
+        if speculation is None or not resolved.enabled:
+            return WhoDrafts(self.drafts, None, None)
+        if resolved.drafts is None:
+            return WhoDrafts(None, now or speculation.default_drafts, why)
+        reason = None
+        if self.drafts not in (None, "auto", resolved.drafts):
+            reason = f"the tier's entry has only {resolved.drafts} drafts"
+        return WhoDrafts(self.drafts, resolved.drafts, reason)
 
     def most_drafts(self, speculation: Speculation | None) -> int:
         """Return the most draft tokens per step that these (resolved) parameters allow on that chain entry."""
@@ -88,3 +127,4 @@ class SpecParams(Frozen):
 
 
 NO_DRAFTS: Final = SpecParams(enabled=False, k=0, tau=0.0)
+NOBODY_DRAFTS: Final = WhoDrafts(None, None, None)

@@ -14,7 +14,9 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
+from cluster.catalogue.memory import memory_problems
 from cluster.cpu_environment import cpu_environment
+from cluster.gpu_environment import gpu_environment
 from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
@@ -39,6 +41,8 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = load_config(args, os.environ, lambda: choose_profile(count_gpus() if ray.is_initialized() else None))
     logger.info("profile %s: %s", config.profile, config.profile_reason)
+    for problem in memory_problems(config):
+        logger.warning("%s", problem)
     return build_app(config)
 
 
@@ -79,7 +83,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
         name=name,
         max_ongoing_requests=tier.max_ongoing_requests,
         # No `max_queued_requests`: `serve_app/admission/tier_slots.py` holds that limit.
-        ray_actor_options=actor_options(tier),
+        ray_actor_options=actor_options(tier, Path(config.models_dir)),
         autoscaling_config=AutoscalingConfig(
             min_replicas=lowest,
             max_replicas=tier.replicas.max,
@@ -121,9 +125,8 @@ def off_gpu_nodes(registry: Profile) -> dict[str, Any]:
     }
 
 
-def actor_options(tier: Tier) -> dict[str, Any]:
-    """Return what a tier's replicas need to be placed: CPUs, and GPUs of its type."""
-    options: dict[str, Any] = {"num_cpus": tier.cpus}
-    if tier.gpu is not None:
-        return options | {"num_gpus": tier.gpus, "accelerator_type": tier.gpu}
-    return options | {"runtime_env": {"env_vars": cpu_environment(Path(sys.prefix))}}
+def actor_options(tier: Tier, models_dir: Path) -> dict[str, Any]:
+    """Return what a tier's replicas need: CPUs, GPUs of its type, and the environment of vLLM's build for them."""
+    environment = cpu_environment(Path(sys.prefix)) if tier.gpu is None else gpu_environment(models_dir)
+    options: dict[str, Any] = {"num_cpus": tier.cpus, "runtime_env": {"env_vars": environment}}
+    return options if tier.gpu is None else options | {"num_gpus": tier.gpus, "accelerator_type": tier.gpu}

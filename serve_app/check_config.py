@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from cluster.catalogue.memory import memory_problems
 from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
 from serve_app.config import load_config
@@ -17,7 +18,7 @@ IMPORT_PATH: Final = "serve_app.app:build"
 
 
 def check(path: Path) -> list[str]:
-    """Return one line for each of our applications in the file: its name and profile.
+    """Return a line for each of our applications in the file, its name and profile, and its warnings.
 
     Raises:
         ConfigError: the file or the args of an application are wrong.
@@ -34,8 +35,10 @@ def check(path: Path) -> list[str]:
             # With `auto` the cluster decides later, so the args must fit both profiles.
             named = given.get("profile", "auto")
             for profile in ("local", "gpu") if named == "auto" else (named,):
-                load_config({**given, "profile": profile}, os.environ, choose_profile=lambda: ("local", ""))
+                config = load_config({**given, "profile": profile}, os.environ, choose_profile=lambda: ("local", ""))
                 lines.append(f"{path}: {application.get('name', 'default')}: valid with profile {profile}")
+                # Not an error: the budget is arithmetic, and a card may have more memory than the catalogue says.
+                lines += [f"warning: {problem}" for problem in memory_problems(config)]
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines

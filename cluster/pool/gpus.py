@@ -28,7 +28,7 @@ def placement(tier: Tier, gpus: ClusterGpus | None) -> tuple[str, bool]:
         return "waiting for a replica to be placed", False
     supply = gpus.types.get(tier.gpu, GpuSupply())
     fits = supply.largest >= tier.gpus
-    needed = f"{tier.gpus} {tier.gpu} GPU{'' if tier.gpus == 1 else 's'}"
+    needed = f"{tier.gpus:g} {tier.gpu} GPU{'' if tier.gpus <= 1 else 's'}"
     if not fits and (tier.gpu in gpus.infeasible or not gpus.autoscaler):
         # Ray's old autoscaler (v1) publishes no state, so it looks like none.
         adds = "its autoscaler can add none" if gpus.autoscaler else "it has no autoscaler to add one"

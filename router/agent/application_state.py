@@ -86,7 +86,7 @@ class _Tier(_Reading):
     name: TierName
     power: tuple[int, int]
     gpu: str
-    gpus: int
+    gpus: float
     price_usd_per_hour: float
     active_watts: float
     idle_watts: float

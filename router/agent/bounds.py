@@ -170,7 +170,7 @@ def _speculation(choice: AgentChoice, case: Case) -> Iterator[str]:
     if requested is not None and requested.k is not None and choice.k not in (None, requested.k):
         yield f"k {choice.k}: the user set {requested.k}"
     if requested is not None and requested.tau is not None and choice.tau not in (None, requested.tau):
-        yield f"tau {choice.tau:g}: the user set {requested.tau:g}"
+        yield f"tau {choice.tau:g}: the user set {requested.tau}"
     if requested is not None and not requested.enabled and choice.k not in (None, 0):
         yield f"k {choice.k}: the user turned drafts off"
     if isinstance(choice.k, int) and choice.k > k_max:

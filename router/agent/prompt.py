@@ -57,7 +57,7 @@ def registry_text(profile: Profile) -> str:
     """Return the tiers, one line each."""
     lines = []
     for name, tier in profile.tiers.items():
-        hardware = f"{tier.gpus} x {tier.gpu}" if tier.gpu else "CPU"
+        hardware = f"{tier.gpus:g} x {tier.gpu}" if tier.gpu else "CPU"
         price = f"{tier.price_usd_per_hour:g} USD/h, {tier.active_watts:g} W"
         lines.append(f"- {name}: power {tier.power[0]}-{tier.power[1]}, {hardware}, {tier.chain[0].target}, {price}")
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ weak the plan tries `auto` again.
 
 The entry's `tau`, a floor that somebody set, says what "hardly any" means. If the drafts of a category are accepted at
 a rate under a quarter of tau, at most a quarter of them can belong to requests that reach tau (Markov's inequality):
-tau would stop the others.
+tau would stop the others. An `auto` tau is none that somebody set.
 """
 
 from __future__ import annotations
@@ -43,5 +43,6 @@ def drafts_are_waste(speculation: Speculation | None, requested: SpecParams, pas
     if requested.model_fields_set or speculation.k != "auto" or speculation.floor is not None:
         return False
     rate = min(1.0, past.accepted_tokens / past.draft_tokens)
-    bound = max(NEAR_ZERO, SHARE_OF_TAU * speculation.tau)
+    tau = 0.0 if speculation.tau == "auto" else speculation.tau
+    bound = max(NEAR_ZERO, SHARE_OF_TAU * tau)
     return highest_likely_rate(past.draft_tokens / RUN_TOKENS, rate, CERTAIN_Z) < bound

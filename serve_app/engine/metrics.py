@@ -14,7 +14,6 @@ power_lever_ngram_fallback{tier}                          1: n-gram drafts have 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,40 +21,17 @@ from typing import Final, Protocol
 
 from ray.util import metrics
 
-from router.registry import Drafts
+from router.registry import DraftsChoice
 from serve_app.engine.interface import DraftCount, EngineLoad
+from serve_app.engine.recent import Recent
 from serve_app.speculation.drift import Drift, DriftWatch, compare
 from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger("ray.serve")
 _TAGS = ("tier", "category")
 
-WAITS_S: Final = 10.0
-"""Queue waits of the last 10 s count."""
 SERVICE_S: Final = 60.0
 """Requests that ended in the last 60 s show how long one takes."""
-
-
-@dataclass(slots=True)
-class Recent:
-    """Values of the last `memory_s` seconds."""
-
-    memory_s: float = WAITS_S
-    _values: deque[tuple[float, float]] = field(default_factory=deque)
-
-    def add(self, value: float, now_s: float) -> None:
-        """Add a value."""
-        self._values.append((now_s, value))
-        self._forget(now_s)
-
-    def mean(self, now_s: float) -> float:
-        """Return the mean; 0 when there is no value."""
-        self._forget(now_s)
-        return sum(value for _, value in self._values) / len(self._values) if self._values else 0.0
-
-    def _forget(self, now_s: float) -> None:
-        while self._values and self._values[0][0] <= now_s - self.memory_s:
-            self._values.popleft()
 
 
 @dataclass(slots=True)
@@ -182,8 +158,8 @@ class AcceptanceMetrics:
                 self._published[category] = DraftCount(now.drafted, now.accepted)
                 self._publish(category, now.drafted - before.drafted, now.accepted - before.accepted)
 
-    def publish_drafts(self, drafts: Drafts) -> None:
-        """Publish who drafts now, where the chain entry has a floor."""
+    def publish_drafts(self, drafts: DraftsChoice) -> None:
+        """Publish who drafts now for requests that do not choose, where the chain entry drafts in both ways."""
         self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
 
     def _publish(self, category: str, drafted: int, accepted: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log, log1p
 from typing import Final, NamedTuple
 
+from router.observation import NOTHING_LEARNED, Learned
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState, Evidence, StepCounts
 from serve_app.speculation.allocation import Allocation, Search
@@ -145,7 +146,7 @@ class DepthController:
         state, evidence = self._categories[category], Evidence(step)
         belief = evidence.belief(state.profile, step)
         k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
-        tau = spec.tau or 0.0
+        tau = 0.0 if spec.tau is None or spec.tau == "auto" else spec.tau
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
         self._requests[request_id] = RequestState(
             id=request_id,
@@ -165,6 +166,15 @@ class DepthController:
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
         self._requests.pop(request_id, None)
+
+    def tau(self, request_id: str) -> float | None:
+        """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
+        request = self._requests.get(request_id)
+        return None if request is None or request.tau_state is None else request.tau
+
+    def learned(self) -> Learned:
+        """Return what was learned about when drafts pay."""
+        return NOTHING_LEARNED
 
     def decide(self, decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
         """Return how many draft tokens to verify for each of these requests in its next step.

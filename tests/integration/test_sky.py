@@ -31,20 +31,31 @@ def test_a_machine_is_a_spot_machine_and_is_terminated_after_its_job() -> None:
     assert resources["autostop"] == {"idle_minutes": 1, "down": True}
 
 
+def test_every_documented_launch_passes_the_token() -> None:
+    launches = re.findall(r"sky launch .*", (ROOT / PATH).read_text(encoding="utf-8"))
+    assert len(launches) == 5
+    assert all(launch.endswith("--secret RAY_AUTH_TOKEN") for launch in launches)
+
+
 SKYPILOT = Path(sys.prefix) / "sky/bin/python"
 PARSE = """
 import json, sys, sky, yaml
-task = sky.Task.from_yaml_config(yaml.safe_load(sys.stdin), env_overrides=json.loads(sys.argv[1]))
+task = sky.Task.from_yaml_config(yaml.safe_load(sys.stdin), env_overrides=json.loads(sys.argv[1]),
+    secrets_overrides=json.loads(sys.argv[2]))
 (resources,) = task.resources
 print(json.dumps({"name": task.name, "spot": resources.use_spot, "cloud": str(resources.cloud),
-    "region": resources.region, "envs": task.envs, "stores": list(task.storage_mounts)}))
+    "region": resources.region, "envs": task.envs, "secrets": list(task.secrets),
+    "docker": resources.docker_login_config, "image": resources.image_id, "stores": list(task.storage_mounts)}))
 """
+
+
+TOKEN = {"RAY_AUTH_TOKEN": "0" * 32}
 
 
 def parsed(text: str, tmp_path: Path, **envs: str) -> subprocess.CompletedProcess[str]:
     """Return how SkyPilot parses a task, as JSON."""
     return subprocess.run(
-        [SKYPILOT, "-c", PARSE, json.dumps(list(envs.items()))],
+        [SKYPILOT, "-c", PARSE, json.dumps(list(envs.items())), json.dumps(list(TOKEN.items()))],
         input=text,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         cwd=ROOT,
@@ -66,6 +77,9 @@ def test_skypilot_accepts_the_task_with_a_bucket(tmp_path: Path) -> None:
         "cloud": "AWS",
         "region": "us-east-1",
         "envs": {"HEAD": "", "MODELS_BUCKET": "models", "MODELS_DIR": "/mnt/models"},
+        "secrets": ["RAY_AUTH_TOKEN"],
+        "docker": None,
+        "image": None,  # no container, whose shared memory would be small
         "stores": ["/mnt/models"],
     }
     without = parsed(text, tmp_path)
@@ -84,7 +98,14 @@ def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> lis
     (home / "cluster/serve.env").write_text((ROOT / "cluster/serve.env").read_text())
     (home / "busy").write_text("x" * busy_minutes)
     (binaries / "activate").write_text(f"export PATH={binaries}:$PATH")
-    names = [*serve_env(), HAPROXY, "MODELS_DIR", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
+    names = [
+        *serve_env(),
+        HAPROXY,
+        "MODELS_DIR",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S",
+    ]
     environment = "; ".join(f'echo "{name}=${name}" >> {calls}' for name in names)
     for name, script in {
         "ray": f'echo ray "$@" >> {calls}; {environment}; case "$*" in *--block*) '
@@ -100,7 +121,7 @@ def run_node(home: Path, *, head: str, busy_minutes: int, gpus: str = "") -> lis
     subprocess.run(
         ["bash", "-c", document(PATH)["run"]],
         cwd=home,
-        env={"PATH": os.environ["PATH"], "HEAD": head, "MODELS_DIR": document(PATH)["envs"]["MODELS_DIR"]},
+        env={"PATH": os.environ["PATH"], "HEAD": head, "MODELS_DIR": document(PATH)["envs"]["MODELS_DIR"]} | TOKEN,
         check=True,
         capture_output=True,
         timeout=60,
@@ -116,9 +137,25 @@ def environment(home: Path) -> list[str]:
     own = {
         HAPROXY: str(home / ".venv/bin/power-lever-haproxy"),
         "MODELS_DIR": "/mnt/models",
+        "RAY_AUTH_MODE": "token",
+        **TOKEN,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "100",
     }
     return [f"{name}={value}" for name, value in (serve_env() | own).items()]
+
+
+def test_a_node_without_the_token_starts_nothing(tmp_path: Path) -> None:
+    # SkyPilot takes a secret without a value for one that its server may have, and starts the job without it.
+    done = subprocess.run(
+        ["bash", "-c", document(PATH)["run"]],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HEAD": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "launch with --secret RAY_AUTH_TOKEN" in done.stderr
 
 
 def test_the_head_starts_ray_and_serves(tmp_path: Path) -> None:

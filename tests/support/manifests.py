@@ -50,13 +50,13 @@ def rooms() -> set[str]:
 def pinned(package: str) -> str:
     """Return the package's version in requirements/gpu.txt."""
     text = (ROOT / "requirements/gpu.txt").read_text(encoding="utf-8")
-    (version,) = re.findall(rf"^{re.escape(package)}==(\S+)$", text, re.MULTILINE)
+    (version,) = re.findall(rf"^{re.escape(package)}==([^\s\\]+)", text, re.MULTILINE)
     return str(version)
 
 
 def demand_of(tier: Tier) -> dict[str, float]:
     """Return the resources that one replica requests, in the form of Ray's autoscaler."""
-    options = actor_options(tier)
+    options = actor_options(tier, Path())
     # Ray turns an accelerator type into a resource: a node has 1 of it, and each replica takes a thousandth.
     accelerator = f"accelerator_type:{options['accelerator_type']}"
     return {"CPU": options["num_cpus"], "GPU": options["num_gpus"], accelerator: 0.001}

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
-from router.registry import ChainEntry, Speculation, Tier
+from router.registry import ChainEntry, Runner, Speculation, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm import ngram_lookup
-from serve_app.engine.vllm.scheduler import CONFIG_KEY
+from serve_app.engine.vllm.controller_config import ControllerConfig
+from serve_app.engine.vllm.decode_graphs import capture_sizes, depth_schedule
+from serve_app.engine.vllm.runner import runner_for
 from serve_app.speculation.settings import SpeculationSettings
 
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 
-_CPU_WORKERS: Final = {
-    False: "serve_app.engine.vllm.cpu_worker.PatchedCpuWorker",
-    True: "serve_app.engine.vllm.cpu_worker.CompositeCpuWorker",
-}
-"""By whether the entry can switch to n-gram drafting."""
+_SCHEDULER: Final = "serve_app.engine.vllm.scheduler.DepthScheduler"
 _SEQUENCES_A_REQUEST: Final = 4
 """Sequences that a request may have on average (`n`, and several prompts in one request). vLLM answers 503 to more than
 this many times `max_ongoing_requests`; without a bound it would queue them all."""
@@ -42,29 +40,35 @@ def engine_args(
         EngineStartError: an argument that vLLM does not know.
     """
     speculation = entry.speculation
+    runner = runner_for(entry, tier.gpu is not None)
     arguments: dict[str, Any] = {
         "model": str(model_path(entry.target)),
         "served_model_name": [name, entry.target],
         "max_model_len": entry.max_model_len,
         "quantization": entry.quantization,
-        "tensor_parallel_size": max(1, tier.gpus),
-        "speculative_config": _speculative_config(speculation, model_path) if speculation else None,
+        "tensor_parallel_size": tier.tensor_parallel,
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
+        **_hardware(tier),
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
     }
-    composite = speculation is not None and speculation.floor is not None
-    if tier.gpu is None:
-        arguments.setdefault("worker_cls", _CPU_WORKERS[composite])
-    elif composite:
-        arguments.setdefault("worker_cls", "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker")
-    if speculation:
-        controller = {"settings": settings.model_dump(mode="json"), "speculation": speculation.model_dump(mode="json")}
-        arguments["scheduler_cls"] = "serve_app.engine.vllm.scheduler.DepthScheduler"
-        arguments["additional_config"] = {**arguments.get("additional_config", {}), CONFIG_KEY: controller}
+    worker = _worker(tier, speculation, runner)
+    if worker is not None:
+        arguments["worker_cls"] = worker
+    if speculation is not None:
+        arguments |= {
+            "scheduler_cls": _SCHEDULER,
+            "speculative_config": _speculative_config(speculation, runner, model_path),
+            "additional_config": ControllerConfig(settings, speculation),
+        }
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
+        if runner == "v2":
+            sizes = capture_sizes(speculation.k_max, arguments["max_num_seqs"])
+            compilation = {"cudagraph_capture_sizes": sizes} if not _says_sizes(arguments) else {}
+            arguments["compilation_config"] = {**compilation, **arguments.get("compilation_config", {})}
     try:
         return AsyncEngineArgs(**arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
+        # pydantic's ValidationError is a ValueError, and names the nested key.
         raise EngineStartError(f"engine_args: {error}") from error
 
 
@@ -73,10 +77,41 @@ def server_namespace(args: AsyncEngineArgs, entry: ChainEntry) -> argparse.Names
     return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(entry)))
 
 
-def _speculative_config(speculation: Speculation, model_path: Callable[[str], Path]) -> dict[str, Any]:
+def _hardware(tier: Tier) -> dict[str, Any]:
+    """Return what a tier's hardware decides. An entry's `engine_args` may say otherwise."""
+    if tier.gpu is None:
+        return {}
+    return {
+        # Workers in processes of vLLM's own, never Ray's actors: Ray gave this replica its GPUs.
+        "distributed_executor_backend": "mp" if tier.tensor_parallel > 1 else "uni",
+        # vLLM's default is up to 1024; buffers for logits and CUDA graphs grow with it.
+        "max_num_seqs": tier.max_ongoing_requests,
+    }
+
+
+def _worker(tier: Tier, speculation: Speculation | None, runner: Runner) -> str | None:
+    """Return the class of the workers; None: vLLM's own."""
+    both_ways = speculation is not None and speculation.drafts_both_ways
+    if tier.gpu is None:
+        return f"serve_app.engine.vllm.cpu_worker.{'Composite' if both_ways else 'Patched'}CpuWorker"
+    if runner == "v2":
+        return "serve_app.engine.vllm.gpu_worker.DepthGpuWorker" if speculation is not None else None
+    return "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker" if both_ways else None
+
+
+def _says_sizes(arguments: Mapping[str, Any]) -> bool:
+    """Return whether the entry itself says which steps have CUDA graphs, or that none has one."""
+    compilation = arguments.get("compilation_config") or {}
+    said = {"cudagraph_capture_sizes", "max_cudagraph_capture_size", "cudagraph_mode"}
+    return bool(arguments.get("enforce_eager") or said & {*arguments, *compilation})
+
+
+def _speculative_config(speculation: Speculation, runner: Runner, model_path: Callable[[str], Path]) -> dict[str, Any]:
     config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
     if speculation.draft is not None:
         config["model"] = str(model_path(speculation.draft))
     if speculation.method in ("ngram", "ngram_gpu"):
         config |= _NGRAM
+    if runner == "v2":  # on V1 a schedule only turns whole-step graphs off (config/vllm.py:1039-1056)
+        config["num_speculative_tokens_per_batch_size"] = depth_schedule(speculation.k_max)
     return config

@@ -8,6 +8,7 @@ tokenizes chats and gives them their sampling defaults, so `/api/inference` and 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from router.registry import ChainEntry, Drafts, Tier
+from router.observation import Learned
+from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -44,9 +46,11 @@ from serve_app.engine.interface import (
     GenerationRequest,
     SpecStats,
 )
-from serve_app.engine.metrics import Recent
+from serve_app.engine.recent import Recent
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
+from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
+from serve_app.engine.vllm.runner import runner_environment, runner_for
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import SpecRecords
 from serve_app.engine.vllm.token_text import TokenTexts
@@ -79,9 +83,13 @@ def start_vllm(
     """Start the engine of one entry; block until its weights are loaded.
 
     Raises:
-        EngineStartError: an argument that vLLM does not know.
+        EngineStartError: an argument that vLLM does not know, or that would be silently wrong.
         Exception: of any kind, from vLLM; `bring_up` finds the root cause where it happened in another process.
     """
+    on_gpu = tier.gpu is not None
+    runner = runner_for(entry, on_gpu)
+    # Each entry sets it anew: vLLM reads it for the config, and its processes inherit it.
+    os.environ.update(runner_environment(runner))
     args = engine_args(name, tier, entry, settings, model_path)
     counters: list[_LoadCounter] = []
 
@@ -91,6 +99,7 @@ def start_vllm(
 
     validate_api_server_args(server_namespace(args, entry))
     config = args.create_engine_config()
+    check_interface(config, entry, runner, on_gpu)
     engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     records, waits = SpecRecords(), Recent()
     watch_outputs(engine.output_processor, records, waits)
@@ -137,7 +146,8 @@ class VllmEngine:
     _counters: list[_LoadCounter]
     _records: SpecRecords
     _waits: Recent
-    _drafts: Drafts = "own"
+    _drafts: DraftsChoice | None = None
+    """As ordered last; None: as the entry says."""
     _app: asyncio.Future[Any] | None = None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
@@ -275,7 +285,11 @@ class VllmEngine:
         """See `Engine.own_drafts`."""
         return self._records.own_drafts
 
-    async def use_drafts(self, drafts: Drafts) -> None:
+    def learned(self) -> Learned:
+        """See `Engine.learned`."""
+        return self._records.learned
+
+    async def use_drafts(self, drafts: DraftsChoice) -> None:
         """See `Engine.use_drafts`. The order is a request that the scheduler sees and that is aborted at once."""
         if drafts == self._drafts:
             return

@@ -64,10 +64,10 @@ def test_the_gpu_profile_has_the_power_ranges_and_fallback_chains() -> None:
         for name, tier in tiers.items()
     }
     assert methods == {
-        "eco": ["draft_model", "ngram", None],
-        "balanced": ["eagle3", "draft_model", "ngram", None],
-        "performance": ["draft_model", None, "draft_model", None],
-        "ultra": [None, None],
+        "eco": ["ngram_gpu", None],
+        "balanced": ["eagle3", "ngram_gpu", None],
+        "performance": ["eagle3", "ngram_gpu", None, None],
+        "ultra": ["eagle3", "ngram_gpu", None, None],
     }
 
 

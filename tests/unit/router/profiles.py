@@ -54,7 +54,7 @@ def _tier(low: int, high: int, gpu: str, chain: list[dict[str, Any]]) -> dict[st
 
 
 def _step(name: str, target: str, max_model_len: int = 4096, ngram: int | None = None) -> dict[str, Any]:
-    speculation = None if ngram is None else {"method": "ngram", "k_max": ngram, "tau": 0.3}
+    speculation = None if ngram is None else {"method": "ngram_gpu", "k_max": ngram, "tau": 0.3}
     return {"name": name, "target": target, "max_model_len": max_model_len, "speculation": speculation}
 
 

@@ -170,7 +170,7 @@ def test_the_users_max_tokens_is_kept_however_large() -> None:
 
 def test_speculation_is_auto_up_to_k_max_unless_the_client_sets_it() -> None:
     made = planned()
-    assert (made.spec.enabled, made.spec_method, made.spec.k_mode, made.spec.tau) == (True, "ngram", "auto", 0.3)
+    assert (made.spec.enabled, made.spec_method, made.spec.k_mode, made.spec.tau) == (True, "ngram_gpu", "auto", 0.3)
     assert made.spec.most_drafts(made.entry.speculation) == NGRAM_K_MAX
 
 

@@ -145,6 +145,22 @@ def test_a_gpu_type_and_a_gpu_count_that_contradict_are_refused(gpu: str | None,
     assert f"gpu {gpu!r} and gpus {gpus} contradict" in refusal(data)
 
 
+@pytest.mark.parametrize(("gpus", "parallel"), [(1, 1), (2, 2), (0.4, 1), (8.0, 8)])
+def test_whole_gpus_are_the_tensor_parallel_size_and_a_fraction_is_a_share_of_one(gpus: float, parallel: int) -> None:
+    data = profile_data()
+    data["tiers"]["eco"] |= {"gpu": "L4", "gpus": gpus}
+    tier = Profile.model_validate(data).tiers["eco"]
+    assert (tier.gpus, tier.tensor_parallel) == (gpus, parallel)
+
+
+def test_more_than_one_card_is_a_whole_number() -> None:
+    data = profile_data()
+    data["tiers"]["eco"] |= {"gpu": "L4", "gpus": 1.5}
+    message = refusal(data)
+    assert "tiers.eco" in message
+    assert "gpus 1.5 must be a whole number, or a share of one card between 0 and 1" in message
+
+
 @pytest.mark.parametrize(
     ("method", "draft", "problem"),
     [("draft_model", None, "needs `draft`"), ("eagle3", None, "needs `draft`"), ("ngram", "head", "takes no `draft`")],
@@ -200,8 +216,28 @@ def test_a_model_source_that_does_not_fit_its_kind_is_refused(changes: dict[str,
     assert problem in message
 
 
+def test_who_drafts_is_a_choice_only_of_an_entry_with_a_draft_model_or_an_eagle_head() -> None:
+    plain = Speculation(method="eagle3", draft="d", k_max=5)
+    assert (plain.drafts_both_ways, plain.default_drafts) == (False, "own")
+    assert not Speculation(method="ngram", k_max=5).drafts_both_ways
+    for drafts in ("own", "ngram", "auto"):
+        both = Speculation(method="draft_model", draft="d", k_max=5, drafts=drafts)
+        assert (both.drafts_both_ways, both.default_drafts) == (True, drafts)
+    falling = Speculation(method="draft_model", draft="d", k_max=5, floor=0.1)
+    assert (falling.drafts_both_ways, falling.default_drafts) == (True, "own")
+    with pytest.raises(ValidationError, match=r"method 'ngram' takes no `drafts`, got 'auto'"):
+        Speculation(method="ngram", k_max=5, drafts="auto")
+
+
 def test_a_floor_needs_a_draft_model_or_an_eagle_head() -> None:
     assert Speculation(method="eagle3", draft="d", k_max=5, floor=0.2).floor == 0.2
     assert Speculation(method="eagle3", draft="d", k_max=5).floor is None
     with pytest.raises(ValidationError, match=r"method 'ngram' takes no `floor`, got 0\.2"):
         Speculation(method="ngram", k_max=5, floor=0.2)
+
+
+def test_n_gram_lookup_on_the_cpu_is_refused_on_a_gpu() -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["chain"][0]["speculation"]["method"] = "ngram"
+    assert "chain entry 'small-ngram' has method 'ngram'" in refusal(data)
+    assert "on a GPU (L4) it must be 'ngram_gpu'" in refusal(data)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ray._raylet import node_labels_match_selector  # type: ignore[attr-defined]
 
 from cluster.profiles.reading import load_profile
-from serve_app.app import off_gpu_nodes
+from serve_app.app import actor_options, off_gpu_nodes
 
 
 @pytest.mark.parametrize("gpu", ["L4", "A10G", "A100", "A100-80G", "H100"])
@@ -23,3 +25,25 @@ def test_ray_prefers_a_node_without_a_gpu_and_falls_back_to_any() -> None:
 
 def test_a_profile_without_gpus_needs_no_label() -> None:
     assert off_gpu_nodes(load_profile("local")) == {}
+
+
+MODELS = Path("/mnt/models")
+
+
+def test_a_replica_asks_ray_for_its_share_of_a_card() -> None:
+    tier = load_profile("gpu").tiers["eco"].model_copy(update={"gpus": 0.4})
+    options = actor_options(tier, MODELS)
+    assert (options["num_cpus"], options["num_gpus"], options["accelerator_type"]) == (tier.cpus, 0.4, tier.gpu)
+
+
+def test_gpu_replicas_need_no_cuda_compiler_and_keep_what_they_compile_on_the_shared_volume() -> None:
+    environment = actor_options(load_profile("gpu").tiers["eco"], MODELS)["runtime_env"]["env_vars"]
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    assert environment["VLLM_CACHE_ROOT"] == "/mnt/models/vllm-caches"
+    assert environment["TRITON_CACHE_DIR"] == "/mnt/models/vllm-caches/triton"
+
+
+def test_a_cpu_replica_asks_for_no_gpu_and_has_no_gpu_environment() -> None:
+    options = actor_options(load_profile("local").tiers["eco"], MODELS)
+    assert "num_gpus" not in options
+    assert not [name for name in options["runtime_env"]["env_vars"] if "CACHE" in name]

@@ -102,3 +102,11 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: power-lever" in capsys.readouterr().err
+
+
+def test_an_entry_that_does_not_fit_its_card_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = serve_config(tmp_path, {"profile": "gpu", "tiers": {"performance": {"gpu": "L4"}}})
+    assert main(["check", path]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"{path}: lever: valid with profile gpu"
+    assert second.startswith("warning: tiers.performance.chain, entry '70b-w4a16-eagle3' on 1 x L4: needs 49.3 GiB (")

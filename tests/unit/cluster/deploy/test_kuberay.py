@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jsonschema import Draft202012Validator
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.serve.schema import ServeDeploySchema
 
+from cluster.profiles.reading import load_profile
 from serve_app.check_config import check
 from serve_app.config import Limits
 from tests.support.manifests import ROOT, demand_of, document, documents, gpu_tiers, nodes_added, pinned, serve_env
@@ -145,9 +147,8 @@ def test_every_node_has_the_environment_of_the_image_and_the_models_folder_at_on
     claim, job = documents(MODELS)
     for pod in (*dict(pods()).values(), job["spec"]["template"]["spec"]):
         (container,) = pod["containers"]
-        assert container["volumeMounts"] == [{"name": "models", "mountPath": "/models"}]
-        assert pod["volumes"] == [{"name": "models", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}]
-        assert pod["securityContext"] == {"fsGroup": 1000}
+        assert {"name": "models", "mountPath": "/models"} in container["volumeMounts"]
+        assert {"name": "models", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in pod["volumes"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert {"name": "MODELS_DIR", "value": "/models"} in job["spec"]["template"]["spec"]["containers"][0]["env"]
 
@@ -163,7 +164,103 @@ def test_the_image_has_the_environment_of_serve_env_and_our_haproxy() -> None:
 def test_all_nodes_and_the_seeding_job_run_one_image() -> None:
     _, job = documents(MODELS)
     images = {pod["containers"][0]["image"] for _, pod in pods()}
-    assert images == {job["spec"]["template"]["spec"]["containers"][0]["image"]} == {"power-lever:gpu"}
+    assert images == {job["spec"]["template"]["spec"]["containers"][0]["image"]} == {PLACEHOLDER}
+
+
+PLACEHOLDER = "REGISTRY/power-lever@sha256:CHANGE_ME"
+"""Kubernetes refuses it (InvalidImageName), so a manifest that was not filled in starts nothing."""
+BY_DIGEST = re.compile(r"[a-z0-9.:/-]+@sha256:[0-9a-f]{64}")
+
+
+def test_the_documented_command_names_the_image_by_digest_in_every_pod(tmp_path: Path) -> None:
+    readme = (ROOT / "cluster/deploy/README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r'^sed -i "(.*)" cluster/deploy/kuberay/\*\.yaml$', readme, re.MULTILINE)
+    image = f"registry.example:5000/power-lever@sha256:{'0a' * 32}"
+    for path in (SERVICE, MODELS):
+        done = subprocess.run(
+            ["sed", command.replace("$IMAGE", image)],
+            input=(ROOT / path).read_text(encoding="utf-8"),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        images = re.findall(r"image: (?:&image )?([^*\s]\S*)", done.stdout)
+        assert images
+        assert all(BY_DIGEST.fullmatch(found) for found in images), images
+
+
+def every_pod() -> Iterator[tuple[str, Any]]:
+    """The cluster's pods and the seeding job's."""
+    yield from pods()
+    _, job = documents(MODELS)
+    yield "seed", job["spec"]["template"]["spec"]
+
+
+def test_no_pod_runs_as_root_or_may_become_root() -> None:
+    for name, pod in every_pod():
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "fsGroup": 1000,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }, name
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+    autoscaler = cluster()["autoscalerOptions"]
+    assert autoscaler["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+GIB = 2**30
+PROCESSES_GIB = 8
+"""Ray's processes on the node, the replica, and vLLM's engine core with the worker of one GPU."""
+WORKER_GIB = 4
+"""A further worker of a tensor-parallel engine."""
+
+
+def gib(quantity: str) -> int:
+    return int(re.fullmatch(r"(\d+)Gi", quantity)[1])  # type: ignore[index]
+
+
+def shared_memory_gib(pod: Any) -> int:
+    (container,) = pod["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
+    assert volume["emptyDir"]["medium"] == "Memory"
+    return gib(volume["emptyDir"]["sizeLimit"])
+
+
+def test_every_node_has_shared_memory_for_rays_objects_and_a_tensor_parallel_engines_messages() -> None:
+    for name, pod in pods():
+        group = groups().get(name, cluster()["headGroupSpec"])
+        objects_gib = int(group["rayStartParams"]["object-store-memory"]) / GIB
+        assert shared_memory_gib(pod) >= objects_gib + 2, name
+
+
+def test_every_pod_has_as_much_memory_as_it_may_use() -> None:
+    for name, pod in every_pod():
+        resources = pod["containers"][0]["resources"]
+        assert resources["requests"]["memory"] == resources["limits"]["memory"], name
+
+
+@pytest.mark.parametrize("name", ["eco", "balanced", "performance", "ultra"])
+def test_a_gpu_pod_holds_the_weights_of_its_tier_beside_its_processes(name: Any) -> None:
+    tier, models = gpu_tiers()[name], load_profile("gpu").models
+    (pod,) = [pod for _, pod in pods() if pod.get("nodeSelector") == {"ray.io/accelerator-type": tier.gpu}]
+    drafts = [entry.speculation.draft if entry.speculation else None for entry in tier.chain]
+    weights_gb = max(
+        sum(models[model].size_gb for model in (entry.target, draft) if model)
+        for entry, draft in zip(tier.chain, drafts, strict=True)
+    )
+    further = max(1, int(tier.gpus)) - 1
+    needed_gib = weights_gb * 1e9 / GIB + PROCESSES_GIB + WORKER_GIB * further + shared_memory_gib(pod)
+    assert gib(pod["containers"][0]["resources"]["limits"]["memory"]) >= needed_gib
+
+
+def test_a_stranger_cannot_run_code_on_the_cluster() -> None:
+    assert cluster()["authOptions"] == {"mode": "token"}
 
 
 def test_a_pod_that_stops_has_time_to_finish_the_longest_streams() -> None:

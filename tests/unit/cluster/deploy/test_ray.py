@@ -89,6 +89,14 @@ def test_all_nodes_get_the_token_of_the_machine_that_started_them(path: str) -> 
 
 
 @BOTH
+def test_nodes_run_without_a_container_whose_shared_memory_would_be_small(path: str) -> None:
+    # Whoever adds one: Ray itself then passes `--shm-size` with 30% of the machine's memory (`_auto_configure_shm`).
+    prepared = prepare_config(document(path))
+    assert not prepared.get("docker")
+    assert all("docker" not in node_type for node_type in prepared["available_node_types"].values())
+
+
+@BOTH
 def test_the_synced_code_is_complete(path: str) -> None:
     mounts = code_mounts(path)
     assert {remote.removeprefix("~/power-lever/") for remote in mounts} == set(mounts.values())

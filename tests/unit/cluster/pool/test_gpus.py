@@ -109,5 +109,11 @@ def test_a_replica_needs_all_its_gpus_on_one_node() -> None:
     assert placement(tier(gpus=2), gpus) == (reason, True)
 
 
+def test_a_replica_may_take_a_share_of_a_card() -> None:
+    assert placement(tier(gpus=0.4), ClusterGpus(supply(free=0.5))) == (WAITS, False)
+    reason = "the cluster has no node with 0.4 A10G GPU, and it has no autoscaler to add one"
+    assert placement(tier(gpus=0.4), ClusterGpus()) == (reason, True)
+
+
 def test_a_cpu_tier_never_waits_for_a_gpu() -> None:
     assert placement(tier(gpu=None, gpus=0), ClusterGpus()) == (WAITS, False)

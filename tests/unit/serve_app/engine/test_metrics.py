@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from serve_app.engine.interface import DraftCount, EngineLoad
-from serve_app.engine.metrics import SERVICE_S, WAITS_S, AcceptanceMetrics, LoadSignals
+from serve_app.engine.metrics import SERVICE_S, AcceptanceMetrics, LoadSignals
+from serve_app.engine.recent import WAITS_S
 from serve_app.speculation.settings import SpeculationSettings
 
 # --- load signals ---

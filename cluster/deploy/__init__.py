@@ -1,0 +1,1 @@
+"""Files for clusters, and the hashes of what they install."""

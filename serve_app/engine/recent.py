@@ -1,0 +1,32 @@
+"""Values of the last seconds: queue waits and service times."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+WAITS_S: Final = 10.0
+"""Queue waits of the last 10 s count."""
+
+
+@dataclass(slots=True)
+class Recent:
+    """Values of the last `memory_s` seconds."""
+
+    memory_s: float = WAITS_S
+    _values: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, value: float, now_s: float) -> None:
+        """Add a value."""
+        self._values.append((now_s, value))
+        self._forget(now_s)
+
+    def mean(self, now_s: float) -> float:
+        """Return the mean; 0 when there is no value."""
+        self._forget(now_s)
+        return sum(value for _, value in self._values) / len(self._values) if self._values else 0.0
+
+    def _forget(self, now_s: float) -> None:
+        while self._values and self._values[0][0] <= now_s - self.memory_s:
+            self._values.popleft()
