@@ -1,4 +1,4 @@
-"""Does `auto` decide well on engines that we do not have? The closed loop in virtual time, on cost surfaces from a file.
+"""Does `auto` decide well on engines that we do not have? The closed loop in virtual time, on given cost surfaces.
 
 A cell is a shape (an engine's step times, `bench/closed_loop/shapes.py`), a kind of text and a batch size that is kept
 full. In each cell a controller that has seen nothing decides for requests that are all `auto`, and learns from noisy
@@ -98,8 +98,7 @@ def cell(shape: Shape, runs: Sequence[Run], *, apart: bool) -> Cell:
         off_s += run.tokens / statics[0].off_rate(shape)
         for k, outcome in enumerate(statics):
             static_s[k] += run.tokens / outcome.rate(shape)
-        advice = policy.controller.advice
-        advices.append(advice.advice if advice else None)
+        advices.append(policy.controller.learned().advice)
     best = min(range(shape.k_max + 1), key=static_s.__getitem__)
     return Cell(
         shape.name,
@@ -179,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     cells = simulate_all(shapes, seeds=1 if args.quick else args.seeds, steps=args.steps, apart=not args.whole_steps)
     rows = [each._asdict() for each in cells]
-    print_report("Every cell", [{**row, "met": "yes" if each.met else "no"} for row, each in zip(rows, cells)], made_by)
+    shown = [{**row, "met": "yes" if each.met else "no"} for row, each in zip(rows, cells, strict=True)]
+    print_report("Every cell", shown, made_by)
     print_report("By shape", summary_rows(cells), made_by)
     if args.json:
         write_json(args.json, {"cells": rows}, made_by)

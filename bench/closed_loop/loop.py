@@ -28,10 +28,17 @@ OUTLIER: Final = 20.0
 class Policy(Protocol):
     """Decides the depths at every step; learns of requests and outcomes."""
 
-    def add(self, request: str) -> None: ...
-    def remove(self, request: str) -> None: ...
-    def decide(self, decoding: Sequence[str]) -> dict[str, int]: ...
-    def observe(self, result: StepResult) -> None: ...
+    def add(self, request: str) -> None:
+        """Begin a request."""
+
+    def remove(self, request: str) -> None:
+        """Forget a request."""
+
+    def decide(self, decoding: Sequence[str]) -> dict[str, int]:
+        """Return how many draft tokens each request verifies in its next step."""
+
+    def observe(self, result: StepResult) -> None:
+        """Learn from a step."""
 
 
 class Static:
@@ -40,9 +47,14 @@ class Static:
     def __init__(self, k: int) -> None:
         self.k = k
 
-    def add(self, request: str) -> None: ...
-    def remove(self, request: str) -> None: ...
-    def observe(self, result: StepResult) -> None: ...
+    def add(self, request: str) -> None:
+        """See `Policy`."""
+
+    def remove(self, request: str) -> None:
+        """See `Policy`."""
+
+    def observe(self, result: StepResult) -> None:
+        """See `Policy`."""
 
     def decide(self, decoding: Sequence[str]) -> dict[str, int]:
         """See `Policy`."""

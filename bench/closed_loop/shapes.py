@@ -39,8 +39,8 @@ class Shape(Frozen):
     )
     graph: Literal["none", "k_max", "per_k", "any"] = Field(
         default="none",
-        description="Decode steps that run in a full graph: all verify `k_max` drafts; all verify the same number; any. "
-        "`none`: there are no graphs, and no step is dearer than another for lack of one.",
+        description="Decode steps that run in a full graph: all verify `k_max` drafts; all verify the same number; "
+        "any. `none`: there are no graphs, and no step is dearer than another for lack of one.",
     )
     piecewise_ms: float = Field(default=0.0, ge=0, description="What any other step takes more, and each with prefill.")
     draft_ms: float = Field(default=0.0, ge=0, description="One draft iteration.")

@@ -7,13 +7,23 @@ from collections.abc import Mapping, Sequence
 from math import exp, log, log1p
 from typing import Final, NamedTuple
 
-from router.observation import NOTHING_LEARNED, Learned
+from router.observation import Learned
+from router.registry import Drafts
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState, Evidence, StepCounts
 from serve_app.speculation.allocation import Allocation, Search
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, depths_of, sort_batch
 from serve_app.speculation.cost import STEP_S, CostTable, StepTime
 from serve_app.speculation.cost_curve import StepCost
+from serve_app.speculation.drafters import (
+    KNOWN_TRIALS,
+    REVIEW_STEPS,
+    SWITCH_GAIN,
+    TRIAL_STEPS,
+    Way,
+    is_worth_a_trial,
+    worth,
+)
 from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.exploration import Allowance, Backoff, Probes, affordable_probes, hopeful
 from serve_app.speculation.settings import SpeculationSettings
@@ -64,6 +74,8 @@ class StepResult(NamedTuple):
 
 
 _MOST_COME: Final = 0.98
+_TAU_STEPS: Final = 32
+"""Steps after which the break-even acceptance is computed again."""
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
 ADVICE_STEPS: Final = 64
@@ -80,14 +92,6 @@ class SeenStep(NamedTuple):
     tokens: int
     depth: int
     captured: bool
-
-
-class Advice(NamedTuple):
-    """What the controller advises."""
-
-    advice: str
-    reason: str
-    ratio: float
 
 
 class DepthController:
@@ -115,10 +119,12 @@ class DepthController:
         self._exploration_share = settings.exploration_share
         self._least_gain = log1p(settings.min_gain)
         self._requests: dict[str, RequestState] = {}
-        self._categories: dict[str, CategoryState] = {}
+        self._categories: dict[tuple[str, Drafts], CategoryState] = {}
         self._table = CostTable(facts, k_max)
         self._costs = self._table.cost()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
+        self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
+        self._taus_due = 0
         self._step = 0
         self._seen: deque[SeenStep] = deque(maxlen=_MOST_SEEN)
         self._search = Search.none()
@@ -141,27 +147,43 @@ class DepthController:
             seeded: whether it is sampled with a seed. Nothing is drafted for it then, whatever `spec` says.
         """
         step = self._step
-        if category not in self._categories:
-            self._categories[category] = CategoryState(category, self._k_max)
-        state, evidence = self._categories[category], Evidence(step)
-        belief = evidence.belief(state.profile, step)
         k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
-        tau = 0.0 if spec.tau is None or spec.tau == "auto" else spec.tau
+        tau = None if spec.tau == "auto" else spec.tau or 0.0
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
+        way, other = self._way(category, "own", floor), None
+        if spec.drafts == "ngram":
+            way = self._way(category, "ngram", floor)
+        elif spec.drafts == "auto" and k != 0:
+            other = self._way(category, "ngram", floor)
         self._requests[request_id] = RequestState(
             id=request_id,
             k=k,
             why_fixed=Reason.SEEDED if seeded else Reason.ASKED,
             tau=tau,
-            tau_state=TauState.new(step) if tau else None,
+            tau_state=TauState.new(step) if tau != 0.0 else None,
             floor=floor,
-            category=state,
-            evidence=evidence,
-            belief=belief,
-            curve=state.curve(belief.level, floor, self._share),
-            # The first request of a category is probed at once.
-            backoff=Backoff.starting(step) if state.evidence.trials[0] else Backoff.starting(step)._replace(due=step),
+            category=way.category,
+            evidence=way.evidence,
+            belief=way.belief,
+            curve=way.curve,
+            backoff=Backoff.starting(step),
+            drafts=way.drafts,
+            other=other,
+            review=step,
         )
+        if not way.category.evidence.trials[0]:
+            # The first request of a category is probed at once.
+            request = self._requests[request_id]
+            request.backoff = request.backoff._replace(due=step)
+
+    def _way(self, category: str, drafts: Drafts, floor: float) -> Way:
+        """Return what is known of a way to draft for a request that begins."""
+        state = self._categories.get((category, drafts))
+        if state is None:
+            state = self._categories[category, drafts] = CategoryState(category, self._k_max)
+        evidence = Evidence(self._step)
+        belief = evidence.belief(state.profile, self._step)
+        return Way(drafts, state, evidence, belief, state.curve(belief.level, floor, self._share))
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
@@ -170,11 +192,18 @@ class DepthController:
     def tau(self, request_id: str) -> float | None:
         """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
         request = self._requests.get(request_id)
-        return None if request is None or request.tau_state is None else request.tau
+        if request is None or request.tau_state is None:
+            return None
+        return request.category.tau if request.tau is None else request.tau
 
     def learned(self) -> Learned:
         """Return what was learned about when drafts pay."""
-        return NOTHING_LEARNED
+        taus: dict[str, float] = {}
+        for (category, _), state in self._categories.items():
+            if state.tau is not None and state.evidence.trials[0] >= KNOWN_TRIALS:
+                taus[category] = min(state.tau, taus.get(category, 1.0))
+        advice = self.advice
+        return Learned(taus, "no_drafts", advice) if advice else Learned(taus)
 
     def decide(self, decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
         """Return how many draft tokens to verify for each of these requests in its next step.
@@ -190,13 +219,22 @@ class DepthController:
         self._step = step = self._step + 1
         self._share = min(1.0, (self._drafted_tokens + _SHARE_PRIOR) / (self._requested_tokens + _SHARE_PRIOR))
         mixed = self._costs.of(self._facts.graph == "any")
+        if step >= self._taus_due:
+            self._taus_due = step + _TAU_STEPS
+            self._learn_taus(len(known))
+        for request in known:
+            if request.other is not None and request.review <= step:
+                self._review(request, len(known))
+        if all(request.drafts == "ngram" for request in known):
+            # Lookups cost no draft iterations.
+            mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
         batch = sort_batch(known, prefill_tokens, mixed, self._share)
         best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
         none = batch.allocator.plain()
         uniforms = self._uniforms(batch) if self._uniform else []
         if uniforms:
             none = uniforms[0]
-            best = max(uniforms + [self._corrected(best, batch)], key=_score)
+            best = max([*uniforms, self._corrected(best, batch)], key=_score)
         if best.score - none.score < batch.size * self._least_gain:
             best = none
         tried = self._graph_try(uniforms, best, batch.size)
@@ -211,6 +249,11 @@ class DepthController:
             for due, tokens in ((stopped, PROBE_TOKENS), (idle, IDLE_PROBE_TOKENS)):
                 if due:
                     taken = self._probe(batch, uniforms, due, min(tokens, self._k_max), taken, decided)
+        for request in known:
+            if request.drafts == "ngram":
+                decision = decided[request.id]
+                request.asked = decision.k
+                decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
@@ -225,11 +268,14 @@ class DepthController:
         total = 0
         for request_id, counts in result.requests.items():
             drafted, accepted = possible_counts(*counts, self._k_max)
-            if not drafted:
-                continue
-            total += drafted
             request = self._requests.get(request_id)
-            if request is not None:
+            looked_up = request_id in result.ngram
+            if not drafted:
+                if not (looked_up and request is not None and request.asked):
+                    continue
+                drafted = 1  # a lookup that found nothing is as good as a rejected draft
+            total += drafted
+            if request is not None and (request.drafts == "ngram") == looked_up:
                 if request.category.counts is None:
                     request.category.counts = StepCounts(self._k_max)
                     touched.append(request.category)
@@ -239,6 +285,46 @@ class DepthController:
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
         self._time(result)
         self._seen.append(self._seen_step(result, total))
+
+    def _review(self, request: RequestState, size: int) -> None:
+        """Decide who drafts for a request: the way that is expected to be faster, or for a few steps the other one."""
+        other, step = request.other, self._step
+        if other is None:
+            return
+        request.review = step + REVIEW_STEPS
+        other.belief = other.evidence.belief(other.category.profile, step)
+        other.curve = other.category.curve(other.belief.level, request.floor, self._share)
+        now = worth(request.drafts, request.curve, self._costs.in_graph, size)
+        then = worth(other.drafts, other.curve, self._costs.in_graph, size)
+        if then > now + SWITCH_GAIN:
+            if not request.trying:
+                request.trials = request.trials.succeeded(step)
+            request.trying = False
+        elif request.trials.due <= step and is_worth_a_trial(other, now, then):
+            request.trials = request.trials.failed(step)
+            request.trying = True
+            request.review = step + TRIAL_STEPS
+        else:
+            request.trying = False
+            return
+        request.other = Way(request.drafts, request.category, request.evidence, request.belief, request.curve)
+        request.drafts, request.category, request.evidence = other.drafts, other.category, other.evidence
+        request.belief, request.curve = other.belief, other.curve
+
+    def _learn_taus(self, size: int) -> None:
+        """Learn for each category the acceptance at which drafts neither gain nor lose time in a batch of that size.
+
+        With K drafts a step yields 1 + K r tokens of acceptance r, and takes t(K): r = (t(K) / t(0) - 1) / K, at the K
+        that suits the category best.
+        """
+        times = [
+            self._seconds(size * (1 + k), k, self._facts.captured(k, size * (1 + k), self._k_max))
+            for k in range(self._k_max + 1)
+        ]
+        for state in self._categories.values():
+            output = state.curve(state.level, 0.0, self._share).output
+            k = max(range(1, self._k_max + 1), key=lambda k: output[k] / times[k])
+            state.tau = min(1.0, max(0.0, (times[k] / times[0] - 1) / k))
 
     def _seen_step(self, result: StepResult, drafted: int) -> SeenStep:
         accepted = sum([pair[1] for pair in result.requests.values()])
@@ -252,9 +338,9 @@ class DepthController:
         )
 
     @property
-    def advice(self) -> Advice | None:
-        """Whether the engine would be faster without speculation, as it has run lately; None: it would not, or too
-        little is known."""
+    def advice(self) -> str | None:
+        """Why the engine should run without speculation, judged by its last steps; None: it should not, or too little
+        is known."""
         if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
             return None
         graph, piecewise = self._costs.in_graph, self._costs.piecewise
@@ -272,7 +358,7 @@ class DepthController:
         ratio = off_s / min(ours_s, plain_s)
         if ratio >= WORTH:
             return None
-        return Advice("no_drafts", f"without speculation the engine would take {ratio:.2f} of the time", ratio)
+        return f"lately an engine without speculation would have taken {ratio:.2f} of the time"
 
     def _graph_try(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
         """Return an allocation to find out what a graph saves, if none has run yet and it may pay."""
@@ -398,7 +484,7 @@ class DepthController:
         request.evidence = request.evidence.after(request.category.profile, drafted, accepted, step)
         self._believe(request)
         if request.tau_state is not None:
-            request.tau_state = request.tau_state.after(request.tau, drafted, accepted, step)
+            request.tau_state = request.tau_state.after(request.tau_now, drafted, accepted, step)
         if request.probing:
             request.probing = False
             request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
@@ -445,7 +531,9 @@ class DepthController:
                 continue
             tokens = batch.size * (1 + k)
             # Where drafts often fail to come, requests do not verify the same number.
-            captured = (not k or batch.size == 1 or self._share > _MOST_COME) and self._facts.captured(k, tokens, self._k_max)
+            captured = (not k or batch.size == 1 or self._share > _MOST_COME) and self._facts.captured(
+                k, tokens, self._k_max
+            )
             found.append(batch.allocator.uniform(k, self._seconds(tokens, k, captured)))
         return found
 

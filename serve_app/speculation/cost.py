@@ -323,7 +323,7 @@ class Mark(NamedTuple):
 
 def _points(marks: Sequence[Mark], piecewise_s: float, draft_s: float) -> list[Point]:
     """Return the time of verifying in a graph that the cells show, s, with these times of the rest."""
-    points = []
+    points = list[Point]()
     for tokens, seconds, piecewise, iterations, error in marks:
         verify_s = max(seconds - piecewise_s * piecewise - draft_s * iterations, _LEAST_PART * seconds)
         if points:

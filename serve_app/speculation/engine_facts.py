@@ -1,4 +1,4 @@
-"""What is known of an engine's steps before it runs: which of them CUDA graphs cover, and what drafting always costs."""
+"""What is known of an engine before it runs: which steps CUDA graphs cover, and what drafting always costs."""
 
 from __future__ import annotations
 
