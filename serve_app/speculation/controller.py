@@ -76,10 +76,12 @@ class StepResult(NamedTuple):
 _MOST_COME: Final = 0.98
 _TAU_STEPS: Final = 32
 """Steps after which the break-even acceptance is computed again."""
+_NEAR: Final = 0.06
+"""What drafting all alike may seem to lose, of a step, and still be tried as far as the allowance goes."""
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
 ADVICE_STEPS: Final = 64
-_MOST_SEEN: Final = 512
+_MOST_SEEN: Final = 256
 WORTH: Final = 0.97
 
 
@@ -238,6 +240,8 @@ class DepthController:
         if best.score - none.score < batch.size * self._least_gain:
             best = none
         tried = self._graph_try(uniforms, best, batch.size)
+        if tried is None and uniforms and not best.depth:
+            tried = self._near_try(uniforms, best)
         if tried is not None:
             best = tried
         plain = tried is None and self._is_plain(best, none)
@@ -343,22 +347,38 @@ class DepthController:
         is known."""
         if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
             return None
-        graph, piecewise = self._costs.in_graph, self._costs.piecewise
         ours_s = plain_s = off_s = 0.0
         for step in self._seen:
             ours_s += self._seconds(step.tokens, step.depth, step.captured)
             size = step.decoding
             if size:
-                off_s += step.emitted / size * graph.verify(size)
-                plain_s += step.emitted / size * self._seconds(size, 0, self._facts.captured(0, size, self._k_max))
+                # Without speculation this step's tokens would have come in so many steps.
+                steps = step.emitted / size
+                captured = self._facts.captured(0, size, self._k_max)
+                alone_s = self._seconds(size, 0, captured)
+                plain_s += steps * alone_s
+                alone_s -= self._costs.in_graph.draft(0) + (0.0 if captured else self._costs.piecewise_s)
+                off_s += steps * alone_s
             if step.prefill_tokens:
-                more_s = piecewise.verify(size + step.prefill_tokens) - (graph.verify(size) if size else 0.0)
+                # Prompts take the same time on both.
+                more_s = self._costs.piecewise.verify(size + step.prefill_tokens)
+                more_s -= self._costs.in_graph.verify(size) if size else 0.0
                 off_s += more_s
                 plain_s += more_s
         ratio = off_s / min(ours_s, plain_s)
         if ratio >= WORTH:
             return None
         return f"lately an engine without speculation would have taken {ratio:.2f} of the time"
+
+    def _near_try(self, uniforms: list[Allocation], none: Allocation) -> Allocation | None:
+        """Return an allocation that is nearly as good as no drafts, if the allowance covers its loss: running it shows
+        whether it is better."""
+        near = max(uniforms[1:], key=_score, default=none)
+        lost_s = near.seconds - near.output / none.rate
+        if not near.depth or lost_s > min(_NEAR * none.seconds, self._allowance.seconds):
+            return None
+        self._allowance = self._allowance.spent(lost_s)
+        return near
 
     def _graph_try(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
         """Return an allocation to find out what a graph saves, if none has run yet and it may pay."""

@@ -71,6 +71,8 @@ _SCATTER_GAIN: Final = 0.2
 _DRAFT_TRUST: Final = 0.2
 """A draft iteration is taken to cost this many units at most for each time that it was measured: one measurement may
 have waited for something."""
+_WITHIN: Final = 0.02
+"""How far cells with about as many tokens may differ, as their tokens do, relative."""
 _MOST_RISE: Final = 1.25
 """Time per token rises by this factor at most, from cell to cell (kernels work by tiles)."""
 _MOST_MISFIT: Final = OUTLIER * OUTLIER
@@ -133,6 +135,11 @@ class Costs(NamedTuple):
     """Of other steps."""
     corrections: dict[Key, float]
     """By cell: what measured steps took more than the model says, s."""
+
+    @property
+    def piecewise_s(self) -> float:
+        """What a step without a graph takes more, s."""
+        return self.piecewise.at_knot_s[0] - self.in_graph.at_knot_s[0]
 
     def of(self, captured: bool) -> StepCost:
         """Return the times of steps in a graph or not."""
@@ -303,9 +310,25 @@ class CostTable:
                     piecewise=sum([each for each, key, _ in same if not key.captured]) / weight,
                     iterations=sum([each * key.iterations for each, key, _ in same]) / weight,
                     error=1 / sqrt(weight),
+                    members=tuple([self._member(each, key, cell) for each, key, cell in same]) if len(same) > 1 else (),
                 )
             )
         return marks
+
+    @staticmethod
+    def _member(weight: float, key: Key, cell: Cell) -> Member:
+        error = sqrt(1 / weight + (_WITHIN * cell.seconds) ** 2)
+        return Member(cell.seconds, 0.0 if key.captured else 1.0, key.iterations, error)
+
+
+class Member(NamedTuple):
+    """One of several cells with about as many tokens."""
+
+    seconds: float
+    piecewise: float
+    """1: ran without a graph; 0: in one."""
+    iterations: float
+    error: float
 
 
 class Mark(NamedTuple):
@@ -319,12 +342,14 @@ class Mark(NamedTuple):
     """Draft iterations in these seconds."""
     error: float
     """Standard error, s."""
+    members: tuple[Member, ...]
+    """The cells, where it is more than one."""
 
 
 def _points(marks: Sequence[Mark], piecewise_s: float, draft_s: float) -> list[Point]:
     """Return the time of verifying in a graph that the cells show, s, with these times of the rest."""
     points = list[Point]()
-    for tokens, seconds, piecewise, iterations, error in marks:
+    for tokens, seconds, piecewise, iterations, error, _ in marks:
         verify_s = max(seconds - piecewise_s * piecewise - draft_s * iterations, _LEAST_PART * seconds)
         if points:
             # Time per token does not rise with the tokens: a step that took longer waited for something.
@@ -342,6 +367,12 @@ def _misfit(marks: Sequence[Mark], piecewise_s: float, draft_s: float, unit: flo
     for point, value in zip(points, values, strict=True):
         off = (point.y - value) / point.error
         misfit += _softened(off * off)
+    # Cells with about as many tokens differ by these times only.
+    for mark in marks:
+        for seconds, piecewise, iterations, error in mark.members:
+            off = seconds - mark.seconds
+            off -= piecewise_s * (piecewise - mark.piecewise) + draft_s * (iterations - mark.iterations)
+            misfit += _softened((off / error) ** 2)
     # Time per token does not rise with the tokens.
     for one, other in pairwise(points):
         excess = other.y - one.y * other.x / one.x
