@@ -132,6 +132,13 @@ class Host:
         finally:
             self.call("stop")
 
+    def sample_with_drafts(
+        self, logits: list[list[float]], drafts: list[int], requests: int, temperature: float
+    ) -> list[list[int]]:
+        """See `sampler.py`; needs no engine."""
+        tokens: list[list[int]] = self.call("sample_with_drafts", logits, drafts, requests, temperature)
+        return tokens
+
     def call(self, *call: Any) -> Any:
         """Return the answer of a function of `ObservedEngine`."""
         self._pipe.send(call)
