@@ -33,8 +33,8 @@ class EngineSpec:
     max_model_len: int = 256
     max_num_batched_tokens: int = 128
     max_num_seqs: int = 4
-    kv_bytes: int = 16 << 20
-    """Of the KV cache."""
+    kv_blocks: int = 64
+    """Of the KV cache, 32 tokens each."""
 
 
 @dataclass(frozen=True)
