@@ -17,9 +17,9 @@ stood there before."""
 DraftsChoice = Literal["own", "ngram", "auto"]
 """Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
-DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
+DraftTokens = Annotated[int, Field(ge=0, le=32, strict=True)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
-Tau = Annotated[float, Field(ge=0, le=1)] | Literal["auto"]
+Tau = Annotated[float, Field(ge=0, le=1, strict=True)] | Literal["auto"]
 """Acceptance rate (0-1) below which a request stops drafting; `auto`: below which drafts do not pay on this engine at
 this load, learned by category."""
 
