@@ -132,7 +132,7 @@ def test_a_tier_with_a_floor_shows_which_drafts_are_in_use_and_why() -> None:
     step = {"name": "drafting", "target": "small", "max_model_len": 64, "speculation": speculation}
     config = app_config(tiers={"eco": {"chain": [step]}})
     cold = tiers_view(config, Observation())["tiers"][0]
-    nothing = {"learned_tau": {}, "advice": None, "advice_reason": None}
+    nothing: dict[str, object] = {"learned_tau": {}, "advice": None, "advice_reason": None}
     assert cold["drafts"] == {"in_use": None, "reason": None, "choice": True, "floor": 0.2, **nothing}
     gone = TierState(running=1, active_entry="drafting", drafts="ngram", drafts_reason="poor")
     over = tiers_view(config, Observation({"eco": gone}))["tiers"][0]
