@@ -64,8 +64,8 @@ class Speculation(Frozen):
     """Speculative decoding of one chain entry: how drafts are made, how many, and when they stop."""
 
     method: SpeculationMethod = Field(
-        description="How draft tokens are proposed. `ngram` looks them up on the CPU, `ngram_gpu` on the GPU; `p_eagle` "
-        "is an EAGLE-3 head that drafts all tokens at once."
+        description="How draft tokens are proposed. `ngram` looks them up on the CPU, `ngram_gpu` on the GPU; "
+        "`p_eagle` is an EAGLE-3 head that drafts all tokens at once."
     )
     draft: str | None = Field(
         default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`, `p_eagle`)."
