@@ -41,7 +41,10 @@ class ModelSource(Frozen):
         default=None,
         description="Hub repository (`org/name`), or for `bundled` the module that ships the GGUF file.",
     )
-    revision: str = Field(default="main", description="Hub branch, tag or commit.")
+    revision: str = Field(
+        default="main",
+        description="Hub branch, tag or commit. Seeding resolves it once, and keeps the commit from then on.",
+    )
     of: str | None = Field(default=None, description="Key in `models` of the model that an `early_exit` draft is for.")
     layers: int | None = Field(default=None, ge=1, description="How many of its layers an `early_exit` draft has.")
     large: bool = Field(default=False, description="Fetched only when `seed --large` is given.")

@@ -19,13 +19,34 @@ VLLM_VERSION: Final = "0.32.x"
 
 METHODS: Final[Mapping[Runner, tuple[SpeculationMethod, ...]]] = {
     "v1": ("draft_model", "eagle3", "ngram", "suffix"),
-    "v2": ("eagle3", "ngram_gpu"),
+    "v2": ("draft_model", "eagle3", "ngram_gpu"),
 }
-"""Methods that honour each request's depth, also 0, by runner."""
+"""Methods that honour each request's depth, also 0, by runner. On V2 a draft model does with our worker only."""
 
 _SCHEDULER: Final = "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
 _V1: Final = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 _V2_GRAPHS: Final = "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager"
+
+_V2: Final = "vllm.v1.worker.gpu."
+_PROPOSE: Final = (
+    "input_batch",
+    "attn_metadata",
+    "slot_mappings",
+    "last_hidden_states",
+    "aux_hidden_states",
+    "num_sampled",
+    "num_rejected",
+    "last_sampled",
+    "next_prefill_tokens",
+    "temperature",
+    "seeds",
+    "dp_sync_state",
+    "dummy_run",
+    "skip_attn_for_dummy_run",
+    "mm_inputs",
+    "is_profile",
+    "num_speculative_tokens",
+)
 
 SCHEDULER_INTERFACE: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_SCHEDULER}.add_request": ("request",),
@@ -64,7 +85,41 @@ GPU_V2_INTERFACE: Final[Mapping[str, tuple[str, ...]]] = {
         "num_ubatches",
     ),
 }
-"""What the V2 worker overrides."""
+"""What the V2 worker overrides for its CUDA graphs."""
+
+V2_INTERFACE: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm.v1.worker.gpu_worker:Worker.execute_model": ("scheduler_output",),
+    "vllm.v1.worker.gpu_worker:Worker.sample_tokens": ("grammar_output",),
+    f"{_V2}model_runner:GPUModelRunner.sample": ("hidden_states", "input_batch", "grammar_output"),
+    f"{_V2}spec_decode.standalone_ar.speculator:StandaloneARSpeculator.propose": _PROPOSE,
+    f"{_V2}spec_decode.eagle.speculator:EagleSpeculator.propose": _PROPOSE,
+    f"{_V2}spec_decode.ngram.speculator:NgramGPUSpeculator.propose": _PROPOSE,
+    f"{_V2}spec_decode.standalone_ar.speculator:StandaloneARSpeculator._run_model": (
+        "input_ids",
+        "positions",
+        "attn_metadata",
+        "slot_mappings",
+        "num_tokens_across_dp",
+    ),
+    f"{_V2}spec_decode.speculator:DraftModelSpeculator._build_attn_metadata": (
+        "num_reqs",
+        "batch_desc",
+        "query_start_loc_np",
+        "seq_lens_cpu_upper_bound",
+        "step",
+        "causal",
+        "dcp_local_seq_lens",
+        "slot_mappings",
+    ),
+    f"{_V2}block_table:BlockTables.compute_slot_mappings": (
+        "idx_mapping",
+        "query_start_loc",
+        "positions",
+        "num_tokens_padded",
+        "out",
+    ),
+}
+"""What the V2 worker overrides, wraps or calls to draft as asked for and to measure."""
 
 
 def installed_version() -> str:
@@ -114,8 +169,6 @@ def _problems(config: Any, entry: ChainEntry, runner: Runner, on_gpu: bool) -> I
             f"speculation.method {speculation.method!r} does not work with vLLM's model runner {runner}, which has "
             f"{', '.join(METHODS[runner])}"
         )
-    if runner == "v2" and speculation.drafts_both_ways:
-        yield "speculation.drafts and speculation.floor need vLLM's model runner v1, got v2"
     parallel, vllms = config.parallel_config, config.speculative_config
     for key, value, allowed in (
         ("pipeline_parallel_size", parallel.pipeline_parallel_size, 1),
@@ -130,10 +183,10 @@ def _problems(config: Any, entry: ChainEntry, runner: Runner, on_gpu: bool) -> I
     if runner == "v2" and sequences <= speculation.k_max:
         yield f"max_num_seqs is {sequences}: it must be more than speculation.k_max ({speculation.k_max})"
     interface = dict(SCHEDULER_INTERFACE)
-    if speculation.drafts_both_ways:
+    if speculation.drafts_both_ways and runner == "v1":
         interface |= COMPOSITE_INTERFACE
     if on_gpu and runner == "v2":
-        interface |= GPU_V2_INTERFACE
+        interface |= {**GPU_V2_INTERFACE, **V2_INTERFACE}
     for name, parameters in interface.items():
         found = _parameters(name)
         if found != parameters:

@@ -34,7 +34,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from router.registry import ChainEntry, Drafts, Tier
+from router.observation import Learned
+from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -145,7 +146,8 @@ class VllmEngine:
     _counters: list[_LoadCounter]
     _records: SpecRecords
     _waits: Recent
-    _drafts: Drafts = "own"
+    _drafts: DraftsChoice | None = None
+    """As ordered last; None: as the entry says."""
     _app: asyncio.Future[Any] | None = None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
@@ -283,7 +285,11 @@ class VllmEngine:
         """See `Engine.own_drafts`."""
         return self._records.own_drafts
 
-    async def use_drafts(self, drafts: Drafts) -> None:
+    def learned(self) -> Learned:
+        """See `Engine.learned`."""
+        return self._records.learned
+
+    async def use_drafts(self, drafts: DraftsChoice) -> None:
         """See `Engine.use_drafts`. The order is a request that the scheduler sees and that is aborted at once."""
         if drafts == self._drafts:
             return

@@ -6,9 +6,11 @@ from typing import Any
 
 from vllm.v1.worker.gpu_worker import Worker
 
+from serve_app.engine.vllm.worker.v2 import V2DraftingMixin
 
-class DepthGpuWorker(Worker):
-    """See the module."""
+
+class DepthGpuWorker(V2DraftingMixin, Worker):
+    """Drafts as asked for, measures its steps, and has a CUDA graph for every depth."""
 
     def _make_model_runner(self) -> Any:
         # V2's modules need Triton, so only a worker that has it imports them.

@@ -11,10 +11,8 @@ RUNNER_VARIABLE: Final = "VLLM_USE_V2_MODEL_RUNNER"
 
 ON_V1: Final[dict[SpeculationMethod, str]] = {
     "suffix": "V2 has no suffix drafts",
-    "draft_model": "V2 always drafts k_max tokens, also when nobody wants one",
 }
-"""Methods that V2 cannot do right, and why (vLLM 0.32: config/vllm.py:2915-2953,
-v1/worker/gpu/spec_decode/standalone_ar/speculator.py:352-409)."""
+"""Methods that V2 cannot do right, and why (vLLM 0.32: config/vllm.py:2915-2953)."""
 
 
 def runner_for(entry: ChainEntry, on_gpu: bool) -> Runner:
@@ -22,7 +20,7 @@ def runner_for(entry: ChainEntry, on_gpu: bool) -> Runner:
     if entry.runner is not None:
         return entry.runner
     speculation = entry.speculation
-    if not on_gpu or (speculation is not None and (speculation.method in ON_V1 or speculation.drafts_both_ways)):
+    if not on_gpu or (speculation is not None and speculation.method in ON_V1):
         return "v1"
     return "v2"
 

@@ -1,0 +1,1 @@
+"""What runs in vLLM's worker process: our workers, and how they draft and measure."""
