@@ -110,6 +110,8 @@ def _says_sizes(arguments: Mapping[str, Any]) -> bool:
 
 def _speculative_config(speculation: Speculation, runner: Runner, model_path: Callable[[str], Path]) -> dict[str, Any]:
     config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
+    if speculation.method == "p_eagle":  # to vLLM an EAGLE-3 head that is run in another way
+        config |= {"method": "eagle3", "parallel_drafting": True}
     if speculation.draft is not None:
         config["model"] = str(model_path(speculation.draft))
     if speculation.method in ("ngram", "ngram_gpu"):
