@@ -86,6 +86,8 @@ def _hardware(tier: Tier) -> dict[str, Any]:
         "distributed_executor_backend": "mp" if tier.tensor_parallel > 1 else "uni",
         # vLLM's default is up to 1024; buffers for logits and CUDA graphs grow with it.
         "max_num_seqs": tier.max_ongoing_requests,
+        # Planned profiles say a little less, for the CUDA contexts (`cluster/catalogue/memory.py: utilization`).
+        **({"gpu_memory_utilization": tier.gpus} if tier.gpus < 1 else {}),
     }
 
 
