@@ -10,10 +10,11 @@ between tokens, and the median time of an engine step with that many drafts; acc
 quantised model whose unquantised one is in the models folder (its name begins the other's) and fits. Prompts are never
 in a prefix cache.
 
-Where only a target's `config.json` and tokenizer are in the models folder, its weights are made up
-(`load_format: dummy`), and the table says so: speeds are right, and nothing is said about acceptance. An entry whose
-engine fails is in the table with its reason, and the others go on. The JSON has everything and a table beside it (.md).
-The same command goes on where the last one ended, and begins nothing that is not expected to end within the minutes.
+Where a target's weights are not in the models folder they are made up (`load_format: dummy`), in the shape of its
+`config.json` there, or else of the catalogue, and the table says so: speeds are right, and nothing is said about
+acceptance. An entry whose engine fails is in the table with its reason, and the others go on. The JSON has everything
+and a table beside it (.md). The same command goes on where the last one ended, and begins nothing that is not expected
+to end within the minutes.
 
 Without `--engines-only` each tier is also woken through the application, which needs Ray. With it nothing imports Ray,
 so that vLLM and this project are enough.
@@ -30,23 +31,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from bench.engine.engines import EngineProcess, engine_process
 from bench.engine.prompts import COPYING, PromptError, builtin_families, copying_prompts, read_families
 from bench.kit.card import Cards, read_cards
-from bench.kit.folder import models_in
+from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import read_problems
 from bench.kit.measure import Measurer
 from bench.kit.plan import Engine, engines_of
 from bench.kit.results import OtherMachineError, Results
-from bench.kit.run import Run
+from bench.kit.run import Run, Start
 from bench.kit.table import table
 from bench.reporting.options import parser
 from bench.reporting.report import REPOSITORY, provenance
 from cluster.profiles.reading import load_profile
 from cluster.weights import models_dir
-from cluster.weights.folder import model_path
 from router.errors import ConfigError
 from router.registry import Profile
 
@@ -65,11 +65,12 @@ def read_prompts(folder: Path) -> Mapping[str, Sequence[str]]:
     return {**families, COPYING: copying_prompts(16)}
 
 
-def starter(folder: Path, caches: Path, logs: Path) -> Any:
+def starter(folder: Path, stand_ins: Path, caches: Path, logs: Path) -> Start:
     """Return a function that starts engines.
 
     Args:
         folder: the models folder.
+        stand_ins: folder of models of which there is only a config.
         caches: folder for what vLLM and Triton compile, one for each engine.
         logs: folder for the engines' output.
     """
@@ -82,7 +83,7 @@ def starter(folder: Path, caches: Path, logs: Path) -> Any:
         if empty:
             shutil.rmtree(cache, ignore_errors=True)
         environment = {"VLLM_CACHE_ROOT": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
-        paths = {name: model_path(folder, name) for name in names}
+        paths = {name: folder_of(folder, name, stand_ins) for name in names}
         log = logs / f"{engine.key.replace(' ', '-')}.log"
         return engine_process(engine.entry, engine.tier, paths, log, environment=environment)
 
@@ -156,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     folder = models_dir(os.environ)
-    models = models_in(folder, profile, cards.count * cards.memory_gib)
+    stand_ins = path.with_name(f"{path.stem}-stand-ins")
+    models = models_in(folder, profile, cards.count * cards.memory_gib, stand_ins)
     first = next(iter(profile.tiers))
     wanted = set(args.entries or ())
     engines = engines_of(
@@ -171,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         read_prompts(args.prompts), read_problems(args.prompts / "gsm8k.jsonl", PROBLEMS), results, references(engines)
     )
     with work_folder(path) as logs:
-        run = Run(results, starter(folder, caches, logs), measure, time.monotonic, deadline_s, _print_line)
+        run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
         left = run.engines(engines)
     if not args.engines_only:
         wake_tiers(results, profile, args.profile, folder, deadline_s)
