@@ -157,8 +157,12 @@ def load_figures(batch: Batch, setting: str) -> dict[str, Any]:
 def step_times(reply: Reply) -> Iterator[tuple[float, int]]:
     """Yield (time, s; draft tokens verified) of the engine steps that had an item of their own.
 
-    An item has the tokens of one step or, when the client was slow, of several; then its time is no step's.
+    An item has the tokens of one step or, when the client was slow, of several; then its time is no step's. An engine
+    without speculation keeps no steps, and each of its steps has one token.
     """
+    if not reply.steps:
+        yield from ((gap_s, 0) for gap_s, tokens in reply.gaps if tokens == 1)
+        return
     steps = iter(reply.steps)
     for place, (tokens, gap_s) in enumerate(
         zip((count for _, count in reply.arrivals), (None, *(gap for gap, _ in reply.gaps)), strict=True)

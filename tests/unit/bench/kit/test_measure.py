@@ -68,6 +68,13 @@ def test_a_steps_time_is_that_of_an_item_with_one_step_only() -> None:
     assert list(step_times(reply(arrivals, steps))) == [(0.5, 3), (pytest.approx(0.1), 3)]
 
 
+def test_an_engine_without_speculation_makes_a_token_a_step() -> None:
+    batch = Batch([reply([(1.0, 1), (1.1, 1), (1.5, 2), (1.7, 1)], [])], 1.7, 0, None, (0, 0))
+    figures = load_figures(batch, "off")
+    assert (figures["step_p50_ms"], figures["steps"]) == (pytest.approx(150), 2)  # of 100 and 200
+    assert figures["acceptance_rate"] is None
+
+
 def test_the_step_time_of_a_depth_is_of_steps_with_that_many_drafts() -> None:
     batch = Batch(
         [reply([(1.0, 1), (1.2, 2), (1.3, 1), (1.6, 2)], [(0, 0), (2, 1), (0, 0), (2, 1)])], 1.6, 0, None, (0, 0)
