@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,13 @@ def test_a_steps_time_is_that_of_an_item_with_one_step_only() -> None:
     assert list(step_times(reply(arrivals, steps))) == [(0.5, 3), (pytest.approx(0.1), 3)]
 
 
+def test_an_engine_without_speculation_makes_a_token_a_step() -> None:
+    batch = Batch([reply([(1.0, 1), (1.1, 1), (1.5, 2), (1.7, 1)], [])], 1.7, 0, None, (0, 0))
+    figures = load_figures(batch, "off")
+    assert (figures["step_p50_ms"], figures["steps"]) == (pytest.approx(150), 2)  # of 100 and 200
+    assert figures["acceptance_rate"] is None
+
+
 def test_the_step_time_of_a_depth_is_of_steps_with_that_many_drafts() -> None:
     batch = Batch(
         [reply([(1.0, 1), (1.2, 2), (1.3, 1), (1.6, 2)], [(0, 0), (2, 1), (0, 0), (2, 1)])], 1.6, 0, None, (0, 0)
@@ -115,6 +123,16 @@ def test_drafted_answers_are_compared_with_those_of_the_same_entry_without_specu
         compared = measure(FakeProcess([1, 2, 4]), engine, Measurement("answers", "mixed"), 60)  # type: ignore[arg-type]
         assert (compared["exact"], compared["of"]) == (0, 3)
         assert compared["agreed_prefix"] == pytest.approx(2 / 3)
+
+
+def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, tmp_path: Path) -> None:
+    engine = engines_of(profile, ALL_THERE, 1)[0]  # of 2,048 tokens
+    made_up = replace(engine, dummy=("m",))
+    measure = replace(measurer(tmp_path, [engine]), families={"long": ["x" * 3000], "short": ["y" * 1500]})
+    for each, sent in ((engine, {3000, 1500}), (made_up, {1500})):
+        process = FakeProcess([1, 2, 3])
+        measure(process, each, Measurement("answers", "off"), 60)  # type: ignore[arg-type]
+        assert {len(ask.prompt) for ask in process.asks} == sent
 
 
 def test_acceptance_is_counted_by_category_at_the_greatest_depth(profile: Profile, tmp_path: Path) -> None:
