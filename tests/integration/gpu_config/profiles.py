@@ -11,6 +11,8 @@ from router.registry import Profile
 
 ROOT: Final = Path(__file__).parents[3]
 FOLDERS: Final = ("cluster/profiles",)
+OTHER_SETTINGS: Final = "other settings"
+"""In place of a profile's name: its first speculating entry again, with other settings of ours."""
 
 
 def read(path: Path) -> Profile:

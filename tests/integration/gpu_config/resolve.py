@@ -22,7 +22,7 @@ from router.registry import ChainEntry, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm.decode_graphs import MOST_TOKENS
 from serve_app.speculation.settings import SpeculationSettings
-from tests.integration.gpu_config.profiles import read
+from tests.integration.gpu_config.profiles import OTHER_SETTINGS, read
 from tests.support.fake_cuda import pretend
 from tests.support.model_configs import write_eagle3, write_model
 
@@ -40,14 +40,28 @@ def main(capability: str, models_dir: Path, profiles: list[Path]) -> None:
             for entry in tier.chain if tier.gpu is not None else ():
                 _write_models(models_dir, entry)
                 try:
-                    found = resolve(tier, entry, models_dir)
+                    found = resolve(tier, entry, models_dir, SpeculationSettings())
                 except (EngineStartError, ValueError) as error:
                     found = {"error": str(error)}
                 key = {"profile": path.stem, "tier": name, "entry": entry.name}
                 sys.stdout.write(json.dumps(key | found) + "\n")
+    _say_other_hash(models_dir, profiles[0])
 
 
-def resolve(tier: Tier, entry: ChainEntry, models_dir: Path) -> dict[str, Any]:
+def _say_other_hash(models_dir: Path, profile: Path) -> None:
+    """Print vLLM's compile hash of the profile's first speculating entry with other settings of ours."""
+    tier, entry = next(
+        (tier, entry) for tier in read(profile).tiers.values() for entry in tier.chain if entry.speculation and tier.gpu
+    )
+    assert entry.speculation is not None
+    speculation = entry.speculation.model_copy(update={"tau": 0.123, "k": 1})
+    other = entry.model_copy(update={"speculation": speculation})
+    found = resolve(tier, other, models_dir, SpeculationSettings(min_gain=0.123))
+    key = {"profile": OTHER_SETTINGS, "tier": "", "entry": entry.name, "hash": found["hash"]}
+    sys.stdout.write(json.dumps(key) + "\n")
+
+
+def resolve(tier: Tier, entry: ChainEntry, models_dir: Path, settings: SpeculationSettings) -> dict[str, Any]:
     """Return what vLLM's config says of the entry."""
     from serve_app.engine.vllm.arguments import engine_args
     from serve_app.engine.vllm.compat import check_interface
@@ -55,11 +69,9 @@ def resolve(tier: Tier, entry: ChainEntry, models_dir: Path) -> dict[str, Any]:
 
     runner = runner_for(entry, on_gpu=True)
     os.environ.update(runner_environment(runner))
-    args = engine_args("tier", tier, entry, SpeculationSettings(), lambda model: models_dir / model)
+    args = engine_args("tier", tier, entry, settings, lambda model: models_dir / model)
     config = args.create_engine_config()
     check_interface(config, entry, runner, on_gpu=True)
-    other = SpeculationSettings(min_gain=0.123)
-    again = engine_args("tier", tier, entry, other, lambda model: models_dir / model).create_engine_config()
     return {
         "runner": "v2" if config.use_v2_model_runner else "v1",
         "async": config.scheduler_config.async_scheduling,
@@ -72,7 +84,7 @@ def resolve(tier: Tier, entry: ChainEntry, models_dir: Path) -> dict[str, Any]:
         "quantization": config.model_config.quantization,
         "attention": attention_backend(config),
         "linear": linear_kernel(config),
-        "same_hash": config.compute_hash() == again.compute_hash(),
+        "hash": config.compute_hash(),
         "graphs": graphs(config, entry) if runner == "v2" and entry.speculation else None,
     }
 
