@@ -10,10 +10,11 @@ between tokens, and the median time of an engine step with that many drafts; acc
 quantised model whose unquantised one is in the models folder (its name begins the other's) and fits. Prompts are never
 in a prefix cache.
 
-Where only a target's `config.json` and tokenizer are in the models folder, its weights are made up
-(`load_format: dummy`), and the table says so: speeds are right, and nothing is said about acceptance. An entry whose
-engine fails is in the table with its reason, and the others go on. The JSON has everything and a table beside it (.md).
-The same command goes on where the last one ended, and begins nothing that is not expected to end within the minutes.
+Where a target's weights are not in the models folder they are made up (`load_format: dummy`), in the shape of its
+`config.json` there, or else of the catalogue, and the table says so: speeds are right, and nothing is said about
+acceptance. An entry whose engine fails is in the table with its reason, and the others go on. The JSON has everything;
+the table (.md) and the engines' logs are beside it. The same command goes on where the last one ended, and begins
+nothing that is not expected to end within the minutes.
 
 Without `--engines-only` each tier is also woken through the application, which needs Ray. With it nothing imports Ray,
 so that vLLM and this project are enough.
@@ -26,27 +27,25 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from bench.engine.engines import EngineProcess, engine_process
 from bench.engine.prompts import COPYING, PromptError, builtin_families, copying_prompts, read_families
 from bench.kit.card import Cards, read_cards
-from bench.kit.folder import models_in
+from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import read_problems
 from bench.kit.measure import Measurer
 from bench.kit.plan import Engine, engines_of
 from bench.kit.results import OtherMachineError, Results
-from bench.kit.run import Run
+from bench.kit.run import Run, Start
 from bench.kit.table import table
 from bench.reporting.options import parser
 from bench.reporting.report import REPOSITORY, provenance
 from cluster.profiles.reading import load_profile
 from cluster.weights import models_dir
-from cluster.weights.folder import model_path
 from router.errors import ConfigError
 from router.registry import Profile
 
@@ -65,11 +64,12 @@ def read_prompts(folder: Path) -> Mapping[str, Sequence[str]]:
     return {**families, COPYING: copying_prompts(16)}
 
 
-def starter(folder: Path, caches: Path, logs: Path) -> Any:
+def starter(folder: Path, stand_ins: Path, caches: Path, logs: Path) -> Start:
     """Return a function that starts engines.
 
     Args:
         folder: the models folder.
+        stand_ins: folder of models of which there is only a config.
         caches: folder for what vLLM and Triton compile, one for each engine.
         logs: folder for the engines' output.
     """
@@ -82,7 +82,7 @@ def starter(folder: Path, caches: Path, logs: Path) -> Any:
         if empty:
             shutil.rmtree(cache, ignore_errors=True)
         environment = {"VLLM_CACHE_ROOT": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
-        paths = {name: model_path(folder, name) for name in names}
+        paths = {name: folder_of(folder, name, stand_ins) for name in names}
         log = logs / f"{engine.key.replace(' ', '-')}.log"
         return engine_process(engine.entry, engine.tier, paths, log, environment=environment)
 
@@ -129,19 +129,13 @@ def wake_tiers(results: Results, profile: Profile, profile_name: str, folder: Pa
             results.write()
 
 
-@contextmanager
-def work_folder(path: Path) -> Iterator[Path]:
-    """A folder for logs, beside the results while the run lasts."""
-    with TemporaryDirectory(prefix="power-lever-kit-", dir=path.parent) as folder:
-        yield Path(folder)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the kit; return 2 if the profile or the results cannot be used."""
     options = parser("bench.gpu", __doc__, "the first tier only")
     options.add_argument("--profile", required=True, metavar="FILE", help="local, gpu, or a profile's YAML file")
     options.add_argument("--minutes", type=float, default=10.0, metavar="N", help="when to end (default: %(default)s)")
     options.add_argument("--engines-only", action="store_true", help="without the application: imports no Ray")
+    options.add_argument("--retry", action="store_true", help="try engines again that failed in an earlier run")
     options.add_argument("--entries", nargs="+", metavar="TIER/ENTRY", help="only these entries")
     options.add_argument("--prompts", type=Path, default=DATA, metavar="DIR", help="folder of *.jsonl files")
     args = options.parse_args(argv)
@@ -155,8 +149,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, OtherMachineError) as error:
         print(error, file=sys.stderr)
         return 2
+    if args.retry:
+        results.forget_failures()
     folder = models_dir(os.environ)
-    models = models_in(folder, profile, cards.count * cards.memory_gib)
+    stand_ins = path.with_name(f"{path.stem}-stand-ins")
+    models = models_in(folder, profile, cards.count * cards.memory_gib, stand_ins)
     first = next(iter(profile.tiers))
     wanted = set(args.entries or ())
     engines = engines_of(
@@ -170,9 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     measure = Measurer(
         read_prompts(args.prompts), read_problems(args.prompts / "gsm8k.jsonl", PROBLEMS), results, references(engines)
     )
-    with work_folder(path) as logs:
-        run = Run(results, starter(folder, caches, logs), measure, time.monotonic, deadline_s, _print_line)
-        left = run.engines(engines)
+    logs = path.with_name(f"{path.stem}-logs")
+    logs.mkdir(exist_ok=True)
+    run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
+    left = run.engines(engines)
     if not args.engines_only:
         wake_tiers(results, profile, args.profile, folder, deadline_s)
     results.write()

@@ -27,7 +27,7 @@ from bench.reporting.report import REPOSITORY
 from cluster.cpu_environment import cpu_environment
 from cluster.gpu_environment import gpu_environment
 from cluster.weights import models_dir
-from router.registry import ChainEntry, Drafts, Tier
+from router.registry import ChainEntry, Drafts, DraftsChoice, Tau, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
 CLIENT_ID = "power-lever-drafts:ngram"
@@ -68,7 +68,7 @@ class Ask:
 
     prompt: str
     k: int | Literal["auto"] = "auto"
-    tau: float = 0.0
+    tau: Tau = 0.0
     max_tokens: int = 32
     temperature: float = 0.0
     seed: int | None = None
@@ -79,6 +79,8 @@ class Ask:
     """How long the client sleeps after each item of the stream, so that vLLM merges the engine's steps, s."""
     system: str | None = None
     """System message before the prompt; None: there is none."""
+    drafts: DraftsChoice | None = None
+    """Who drafts; None: as the engine does for all."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class Reply:
     steps: list[StepTaken]
     core_steps: list[tuple[int, int]] | None
     """(drafted, accepted) of each verification from vLLM's engine core; None: the core did not end the answer."""
+    spec_drafts: dict[Drafts, tuple[int, int]] = field(default_factory=dict)
+    """(drafted, accepted) by who drafted."""
+    spec_tau: float | None = None
+    """Acceptance rate below which it would have stopped drafting at its end."""
 
     @property
     def ended_s(self) -> float:
@@ -158,6 +164,7 @@ class Reply:
             "arrivals": [(at_s, tokens) for at_s, tokens in data["arrivals"]],
             "steps": [StepTaken(*step) for step in data["steps"]],
             "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
+            "spec_drafts": {drafts: (made[0], made[1]) for drafts, made in data["spec_drafts"].items()},
         }
         return cls(**{each.name: {**data, **parsed}[each.name] for each in fields(cls)})
 
@@ -238,7 +245,7 @@ class EngineProcess:
         self,
         asks: Sequence[Ask],
         timeout_s: float = 300,
-        order: Drafts | None = None,
+        order: DraftsChoice | None = None,
         at_once: int | None = None,
         refusals: bool = False,
     ) -> Batch:

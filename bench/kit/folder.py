@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.kit.plan import Models
+from bench.kit.stand_ins import write_stand_in
+from cluster.catalogue.types import catalogue
 from cluster.weights.folder import missing_reason, model_path
 from router.registry import Profile
 
@@ -14,13 +16,15 @@ ROOM: Final = 0.8
 """Share of the cards' memory that weights may take, so that an engine has room beside them."""
 
 
-def models_in(folder: Path, profile: Profile, memory_gib: float) -> Models:
+def models_in(folder: Path, profile: Profile, memory_gib: float, stand_ins: Path) -> Models:
     """Return what the folder has of the profile's models.
 
-    A model whose folder has a `config.json` and no weights runs with made-up ones.
+    A model whose folder has a `config.json` and no weights runs with made-up ones. So does one that is not there at
+    all, if the catalogue knows its shape.
 
     Args:
         folder: the models folder.
+        stand_ins: takes the configs from the catalogue.
         profile: names the models.
         memory_gib: of all cards of this machine; 0: there is none, and any model fits.
     """
@@ -29,7 +33,7 @@ def models_in(folder: Path, profile: Profile, memory_gib: float) -> Models:
         path = model_path(folder, key)
         if has_weights(path):
             continue
-        if (path / "config.json").is_file():
+        if (path / "config.json").is_file() or write_stand_in(stand_ins / key, key, catalogue()):
             dummy.add(key)
         else:
             missing[key] = missing_reason(folder, key) or f"{path} has no weights"
@@ -41,6 +45,12 @@ def models_in(folder: Path, profile: Profile, memory_gib: float) -> Models:
         if base is not None and (not memory_gib or _size_gib(model_path(folder, base)) <= ROOM * memory_gib)
     }
     return Models(missing, frozenset(dummy), unquantised)
+
+
+def folder_of(folder: Path, key: str, stand_ins: Path) -> Path:
+    """Return where a model is: in the models folder, or where the catalogue's config was written."""
+    path = model_path(folder, key)
+    return path if (path / "config.json").is_file() else stand_ins / key
 
 
 def has_weights(path: Path) -> bool:

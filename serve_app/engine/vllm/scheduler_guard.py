@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from cluster.rate_limited_log import RateLimitedLog
+from router.observation import NOTHING_LEARNED, Learned
 from router.spec_params import SpecParams
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
@@ -78,6 +79,22 @@ class DepthGuard:
             self._controller.observe(result)
         except Exception as error:  # noqa: BLE001 - see the module
             self._failed(error)
+
+    def tau(self, request_id: str) -> float | None:
+        """See `DepthController.tau`."""
+        try:
+            return self._controller.tau(request_id)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return None
+
+    def learned(self) -> Learned:
+        """See `DepthController.learned`."""
+        try:
+            return self._controller.learned()
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return NOTHING_LEARNED
 
     def possible(self, counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Return the counts by request; impossible ones as the nearest possible ones."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from bench.engine.engines import Ask, Batch, Reply, StepTaken
 from bench.engine.prompts import COPYING
 from bench.gpu import read_prompts, references
 from bench.kit.card import NO_CARDS, parse_cards
-from bench.kit.folder import models_in
+from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import Problem, is_right, read_problems
 from bench.kit.measure import Measurer, agreement, interleaved, load_figures, step_times, with_depths
 from bench.kit.plan import Engine, Measurement, engines_of
@@ -66,6 +68,13 @@ def test_a_steps_time_is_that_of_an_item_with_one_step_only() -> None:
     assert list(step_times(reply(arrivals, steps))) == [(0.5, 3), (pytest.approx(0.1), 3)]
 
 
+def test_an_engine_without_speculation_makes_a_token_a_step() -> None:
+    batch = Batch([reply([(1.0, 1), (1.1, 1), (1.5, 2), (1.7, 1)], [])], 1.7, 0, None, (0, 0))
+    figures = load_figures(batch, "off")
+    assert (figures["step_p50_ms"], figures["steps"]) == (pytest.approx(150), 2)  # of 100 and 200
+    assert figures["acceptance_rate"] is None
+
+
 def test_the_step_time_of_a_depth_is_of_steps_with_that_many_drafts() -> None:
     batch = Batch(
         [reply([(1.0, 1), (1.2, 2), (1.3, 1), (1.6, 2)], [(0, 0), (2, 1), (0, 0), (2, 1)])], 1.6, 0, None, (0, 0)
@@ -114,6 +123,16 @@ def test_drafted_answers_are_compared_with_those_of_the_same_entry_without_specu
         compared = measure(FakeProcess([1, 2, 4]), engine, Measurement("answers", "mixed"), 60)  # type: ignore[arg-type]
         assert (compared["exact"], compared["of"]) == (0, 3)
         assert compared["agreed_prefix"] == pytest.approx(2 / 3)
+
+
+def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, tmp_path: Path) -> None:
+    engine = engines_of(profile, ALL_THERE, 1)[0]  # of 2,048 tokens
+    made_up = replace(engine, dummy=("m",))
+    measure = replace(measurer(tmp_path, [engine]), families={"long": ["x" * 3000], "short": ["y" * 1500]})
+    for each, sent in ((engine, {3000, 1500}), (made_up, {1500})):
+        process = FakeProcess([1, 2, 3])
+        measure(process, each, Measurement("answers", "off"), 60)  # type: ignore[arg-type]
+        assert {len(ask.prompt) for ask in process.asks} == sent
 
 
 def test_acceptance_is_counted_by_category_at_the_greatest_depth(profile: Profile, tmp_path: Path) -> None:
@@ -167,10 +186,29 @@ def model(folder: Path, weights: bool = True, **config: Any) -> None:
 
 def test_a_folder_with_only_a_config_means_made_up_weights(tmp_path: Path) -> None:
     model(tmp_path / "smollm2-135m-instruct", weights=False)
-    found = models_in(tmp_path, load_profile("local"), 80)
+    found = models_in(tmp_path, load_profile("local"), 80, tmp_path / "stand-ins")
     assert found.dummy == {"smollm2-135m-instruct"}
     assert list(found.missing) == ["smollm2-135m-instruct-early-exit-4"]
     assert "seed" in found.missing["smollm2-135m-instruct-early-exit-4"]
+
+
+def test_models_that_are_nowhere_have_the_catalogues_shape(tmp_path: Path) -> None:
+    stand_ins = tmp_path / "stand-ins"
+    gpu = load_profile("gpu")
+    found = models_in(tmp_path, gpu, 80, stand_ins)
+    assert not found.missing
+    assert found.dummy == set(gpu.models)
+    target = json.loads((folder_of(tmp_path, "llama-3.1-8b-instruct-w4a16", stand_ins) / "config.json").read_text())
+    assert (target["hidden_size"], target["num_hidden_layers"], target["vocab_size"]) == (4096, 32, 128256)
+    assert target["quantization_config"]["config_groups"]["group_0"]["weights"]["num_bits"] == 4
+    head = json.loads((stand_ins / "eagle3-llama-3.1-8b" / "config.json").read_text())
+    assert (head["architectures"], head["vocab_size"]) == (["LlamaForCausalLMEagle3"], 128256)
+    engines = engines_of(gpu, found, 1)
+    assert {engine.label for engine in engines if engine.impossible} == {
+        f"ultra/{name}" for name in ("70b-fp8-eagle3", "70b-fp8-ngram", "8b-w4a16")
+    }
+    characters = Tokenizer.from_file(str(stand_ins / "llama-3.1-8b-instruct-w4a16" / "tokenizer.json"))
+    assert characters.decode(characters.encode("1 + 1?\n").ids) == "1 + 1?\n"
 
 
 def test_the_unquantised_model_is_the_one_whose_name_begins_the_other(tmp_path: Path) -> None:
@@ -179,8 +217,8 @@ def test_the_unquantised_model_is_the_one_whose_name_begins_the_other(tmp_path: 
     model(tmp_path / "smollm2-135m")
     model(tmp_path / "smollm2")
     local = load_profile("local")
-    assert models_in(tmp_path, local, 80).unquantised == {"smollm2-135m-instruct": "smollm2-135m"}
-    assert models_in(tmp_path, local, 1e-7).unquantised == {}  # it does not fit
+    assert models_in(tmp_path, local, 80, tmp_path / "none").unquantised == {"smollm2-135m-instruct": "smollm2-135m"}
+    assert models_in(tmp_path, local, 1e-7, tmp_path / "none").unquantised == {}  # it does not fit
 
 
 def test_the_table_has_every_figure_and_says_what_is_made_up(profile: Profile, tmp_path: Path) -> None:

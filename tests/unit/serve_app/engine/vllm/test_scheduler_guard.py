@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.rate_limited_log import RateLimitedLog
+from router.observation import NOTHING_LEARNED
 from router.spec_params import SpecParams
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.speculation.batch import Decision, Reason
@@ -107,6 +108,17 @@ def test_a_fault_of_the_controller_costs_what_it_learned_and_no_answer(
     assert warnings(caplog) == [
         "the speculation controller failed and starts afresh: ZeroDivisionError: a fault of the controller"
     ]
+
+
+def test_the_tau_of_a_request_is_its_own_and_none_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = guard()
+    guarded.add("a", SpecParams(k=5, tau=0.5), "code", seeded=False)
+    guarded.add("b", *FIXED, seeded=False)
+    assert [guarded.tau(name) for name in ("a", "b", "nobody")] == [0.5, None, None]
+    for method in ("tau", "learned"):
+        monkeypatch.setattr(DepthController, method, fails_once(method))
+    assert (guarded.tau("a"), guarded.learned()) == (None, NOTHING_LEARNED)
+    assert depths(guarded, "a") == {"a": 5}
 
 
 def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
