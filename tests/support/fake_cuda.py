@@ -28,7 +28,7 @@ def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
     for name in _COMPILED:
         sys.modules[name] = ModuleType(name)
     import vllm.platforms
-    from triton.backends import backends
+    from triton.backends import backends  # type: ignore[import-untyped]
 
     # The CPU build looks for a Triton that compiles for CPUs; here is one for NVIDIA's, which nothing runs.
     vllm.platforms.vllm_version_matches_substr = lambda part: False

@@ -93,8 +93,8 @@ def _one_process() -> None:
     """Set the groups of processes that layers and graph managers ask for their rank."""
     from vllm.distributed import parallel_state
 
-    parallel_state._TP = SimpleNamespace(world_size=1, rank_in_group=0)  # type: ignore[assignment]
-    parallel_state._PP = SimpleNamespace(is_first_rank=True, is_last_rank=True)  # type: ignore[assignment]
+    parallel_state._TP = SimpleNamespace(world_size=1, rank_in_group=0)
+    parallel_state._PP = SimpleNamespace(is_first_rank=True, is_last_rank=True)
 
 
 def _write_models(models_dir: Path, entry: ChainEntry) -> None:
