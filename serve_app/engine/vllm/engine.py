@@ -28,6 +28,7 @@ from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.exceptions import VLLMError
 from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -55,6 +56,7 @@ from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
 from serve_app.engine.vllm.runner import runner_environment, runner_for
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
+from serve_app.engine.vllm.thoughts import AnswerTokens, ReasoningParser
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -187,6 +189,7 @@ class VllmEngine:
             record = self._records.of(collector)
             yield Admitted()
             texts = TokenTexts(self._decoder(prompt_ids))
+            answer = AnswerTokens(self._reasoning_parser(), prompt_ids)
             completion_tokens = 0
             while not finished:
                 # vLLM merges all engine steps since the last item; the record keeps them apart.
@@ -198,7 +201,7 @@ class VllmEngine:
                     raise EngineError("engine_failed", "the engine gave up the request", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
                 _push(texts, completion, record.take_flags(len(completion.token_ids)))
-                tokens = texts.release(completion.text, finished)
+                tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
@@ -246,6 +249,13 @@ class VllmEngine:
             most, request.max_tokens, size, serving.default_sampling_params, serving.override_max_tokens
         )
         return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
+
+    def _reasoning_parser(self) -> ReasoningParser | None:
+        name = self._engine.vllm_config.structured_outputs_config.reasoning_parser
+        if not name:
+            return None
+        parser: ReasoningParser = ReasoningParserManager.get_reasoning_parser(name)(self._engine.get_tokenizer())
+        return parser
 
     def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
         tokenizer = self._engine.get_tokenizer()._tokenizer
