@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 from router.difficulty.categories import Category
-from router.registry import Drafts, TierName
+from router.registry import DraftsChoice, TierName
 from router.runs.summary import NO_RUNS, RunSummary
+
+Advice = Literal["no_drafts"]
+"""`no_drafts`: start the entry without drafts, as no number of draft tokens pays on it."""
+
+
+class Learned(NamedTuple):
+    """What the speculation controller of an engine has learned, for people to see."""
+
+    tau: Mapping[str, float] = MappingProxyType({})
+    """By category of prompt: the acceptance rate (0-1) below which drafts do not pay on this engine at this load; a
+    category of which too little was seen is missing."""
+    advice: Advice | None = None
+    """What the operator should change; None: nothing."""
+    reason: str | None = None
+    """Why, in words; None: there is no advice."""
+
+
+NOTHING_LEARNED: Final = Learned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +52,13 @@ class TierState:
     """Time from arrival to the first scheduling in the engine, mean of recent requests, ms."""
     cold_start_s: float = 60.0
     """Estimated time from no replica to the first token, s."""
-    drafts: Drafts | None = None
-    """Who drafts; `ngram` as soon as one replica has switched to n-gram drafting. None: the entry has no floor."""
+    drafts: DraftsChoice | None = None
+    """Who drafts for requests that do not choose; `ngram` as soon as one replica has switched to n-gram drafting. None:
+    the entry makes no drafts, or none runs."""
     drafts_reason: str | None = None
+    """Why that changed; None: it did not."""
+    learned: Learned = NOTHING_LEARNED
+    """By the tier's replicas: the mean of each tau, and the advice if all give one."""
     recent: RunSummary = NO_RUNS
     """Recent runs of all prompt categories together."""
     recent_by_category: Mapping[Category, RunSummary] = field(default_factory=lambda: MappingProxyType({}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
 from router.difficulty.categories import Category
@@ -14,11 +13,12 @@ from router.prediction import Prediction, predict
 from router.registry import TIER_NAMES, ChainEntry, Profile, SpeculationMethod, TierName
 from router.request import Goal, InferenceRequest, Message, Mode
 from router.runs.past_drafts import drafts_are_waste
-from router.runs.summary import NO_RUNS, RunSummary
+from router.runs.summary import NO_RUNS
 from router.selection import Selection, Violation, select
-from router.spec_params import SpecParams
+from router.spec_params import NOBODY_DRAFTS, SpecParams, WhoDrafts
 from router.trace_steps import (
     Clock,
+    EngineSettings,
     Escalation,
     Stopwatch,
     TraceStep,
@@ -54,6 +54,7 @@ class Plan:
     classification: Classification
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
+    drafts: WhoDrafts = NOBODY_DRAFTS
     no_drafts_reason: str | None = None
     """Why nothing is drafted; None: something is."""
     goal: Goal | None = None
@@ -127,11 +128,10 @@ def plan(
 
     state = observation.tier(tier)
     entry = profile.entry(tier, state.active_entry)
-    past = state.recent_by_category.get(classification.category, NO_RUNS)
-    settings = engine_settings(request, classification.category, speed, entry, past)
+    settings = engine_settings(request, classification.category, speed, entry, state)
     if settings.wasteful:
-        watch.lap("past_drafts", past_drafts(past).model_dump())
-    config = built_config(selection.power, speed, tier, entry, settings.sampling, settings.spec)
+        watch.lap("past_drafts", past_drafts(state.recent_by_category[classification.category]).model_dump())
+    config = built_config(selection.power, speed, tier, entry, settings)
     watch.lap("build_config", config.model_dump())
     return Plan(
         mode=request.mode,
@@ -146,6 +146,7 @@ def plan(
         classification=classification,
         escalation=escalation,
         trace=tuple(watch.steps),
+        drafts=settings.drafts,
         no_drafts_reason=settings.no_drafts_reason,
         goal=request.goal,
         prediction=selection.chosen.prediction if selection.chosen else None,
@@ -195,24 +196,12 @@ def escalation_for(
     return Escalation(from_tier=selection.tier, to_tier=selection.deserved, reason=reason, applied=False)
 
 
-class EngineSettings(NamedTuple):
-    """How the engine answers a request with one chain entry."""
-
-    sampling: Sampling
-    spec: SpecParams
-    """Resolved."""
-    no_drafts_reason: str | None
-    """Why nothing is drafted; None: something is."""
-    wasteful: bool
-    """Whether past runs show that drafts are waste."""
-
-
 def engine_settings(
     request: InferenceRequest,
     category: Category,
     speed: int,
     entry: ChainEntry,
-    past: RunSummary,
+    state: TierState,
     requested: SpecParams | None = None,
 ) -> EngineSettings:
     """Return sampling and speculation for a request.
@@ -222,15 +211,16 @@ def engine_settings(
         category: of its prompt.
         speed: the speed dial.
         entry: the chain entry that serves it.
-        past: recent runs of the tier and category.
+        state: of its tier.
         requested: instead of the request's own speculation parameters.
     """
     requested = requested or request.spec or SpecParams()
     sampling = sampling_of(request, category, speed, entry)
-    wasteful = drafts_are_waste(entry.speculation, requested, past)
+    wasteful = drafts_are_waste(entry.speculation, requested, state.recent_by_category.get(category, NO_RUNS))
     seeded = request.seed is not None and sampling.temperature > 0
     spec, no_drafts_reason = requested.resolve(entry.speculation, seeded=seeded, wasteful=wasteful)
-    return EngineSettings(sampling, spec, no_drafts_reason, wasteful)
+    drafts = requested.who_drafts(entry.speculation, spec, state.drafts, state.drafts_reason)
+    return EngineSettings(sampling, spec, drafts, no_drafts_reason, wasteful)
 
 
 def sampling_of(request: InferenceRequest, category: Category, speed: int, entry: ChainEntry) -> Sampling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import Field, StrictBool
 
@@ -13,6 +13,17 @@ DEFAULT_CATEGORY: Final = "general_reasoning"
 """Category of a request that names none."""
 _PREFIX: Final = "speculation_"
 _CATEGORY: Final = "speculation_category"
+
+
+class WhoDrafts(NamedTuple):
+    """Who will draft for a request."""
+
+    requested: DraftsChoice | None
+    """What the client chose; None: nothing."""
+    used: DraftsChoice | None
+    """None: nothing is drafted."""
+    reason: str | None
+    """Why `used` is not what was requested or, without a choice, not what the chain entry says; None: it is."""
 
 
 class SpecParams(Frozen):
@@ -69,14 +80,25 @@ class SpecParams(Frozen):
             drafts=self.drafts if speculation.drafts_both_ways else speculation.default_drafts,
         ), None
 
-    def unlike_requested(self, speculation: Speculation | None) -> str | None:
-        """Return why the entry's drafts are others than requested; None: they are as requested, or nothing was."""
-        if speculation is None or self.drafts is None or speculation.drafts_both_ways:
-            return None
-        used = speculation.default_drafts
-        if self.drafts in (used, "auto"):
-            return None
-        return f"drafts {self.drafts} is requested, and the tier's entry has only {used} drafts"
+    def who_drafts(
+        self, speculation: Speculation | None, resolved: SpecParams, now: DraftsChoice | None, why: str | None
+    ) -> WhoDrafts:
+        """Return who will draft for a request with these parameters, and why not as requested.
+
+        Args:
+            speculation: of the chain entry that serves it.
+            resolved: these parameters, resolved on that entry.
+            now: who drafts in the tier for requests that do not choose; None: not known yet.
+            why: this is not what the entry says.
+        """
+        if speculation is None or not resolved.enabled:
+            return WhoDrafts(self.drafts, None, None)
+        if resolved.drafts is None:
+            return WhoDrafts(None, now or speculation.default_drafts, why)
+        reason = None
+        if self.drafts not in (None, "auto", resolved.drafts):
+            reason = f"the tier's entry has only {resolved.drafts} drafts"
+        return WhoDrafts(self.drafts, resolved.drafts, reason)
 
     def most_drafts(self, speculation: Speculation | None) -> int:
         """Return the most draft tokens per step that these (resolved) parameters allow on that chain entry."""
@@ -105,3 +127,4 @@ class SpecParams(Frozen):
 
 
 NO_DRAFTS: Final = SpecParams(enabled=False, k=0, tau=0.0)
+NOBODY_DRAFTS: Final = WhoDrafts(None, None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -18,11 +18,11 @@ from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
 from router.observation import Observation
 from router.prediction import Estimate
-from router.registry import TIER_NAMES, ChainEntry, Frozen, SpeculationMethod, Tau, Tier, TierName
+from router.registry import TIER_NAMES, ChainEntry, DraftsChoice, Frozen, SpeculationMethod, Tau, Tier, TierName
 from router.request import Goal, InferenceRequest, Limit
 from router.runs.summary import RunSummary
 from router.selection import Candidate, GivenLimits, Selection, Violation, given_limits
-from router.spec_params import SpecParams
+from router.spec_params import SpecParams, WhoDrafts
 
 Clock = Callable[[], float]
 """Returns seconds since any fixed moment."""
@@ -140,6 +140,7 @@ class BuiltConfig(Frozen):
     spec_k: int = Field(ge=0, description="Most draft tokens per step; 0: none.")
     spec_k_mode: Literal["auto", "fixed"] = Field(description="`auto`: the controller decides up to `spec_k`.")
     spec_tau: Tau = Field(description="Acceptance rate below which drafting stops; `auto`: where drafts do not pay.")
+    spec_drafts: DraftsChoice | None = Field(description="Who drafts; `auto`: the controller decides; null: nobody.")
 
 
 class RecentRuns(Frozen):
@@ -185,10 +186,22 @@ def tier_pool(name: TierName, tier: Tier, observation: Observation) -> TierPool:
     )
 
 
-def built_config(
-    power: int, speed: int, tier: TierName, entry: ChainEntry, sampling: Sampling, spec: SpecParams
-) -> BuiltConfig:
+class EngineSettings(NamedTuple):
+    """How the engine answers a request with one chain entry."""
+
+    sampling: Sampling
+    spec: SpecParams
+    """Resolved."""
+    drafts: WhoDrafts
+    no_drafts_reason: str | None
+    """Why nothing is drafted; None: something is."""
+    wasteful: bool
+    """Whether past runs show that drafts are waste."""
+
+
+def built_config(power: int, speed: int, tier: TierName, entry: ChainEntry, settings: EngineSettings) -> BuiltConfig:
     """Return the step of the decided settings."""
+    sampling, spec = settings.sampling, settings.spec
     return BuiltConfig(
         power=power,
         speed=speed,
@@ -202,6 +215,7 @@ def built_config(
         spec_k=spec.most_drafts(entry.speculation),
         spec_k_mode=spec.k_mode,
         spec_tau=spec.tau or 0.0,
+        spec_drafts=settings.drafts.used,
     )
 
 

@@ -19,12 +19,15 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
+from types import MappingProxyType
 from typing import Any, Literal
 
 from bench.load.processes import stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.cpu_environment import cpu_environment
-from router.registry import ChainEntry, Drafts, Tier
+from cluster.gpu_environment import gpu_environment
+from cluster.weights import models_dir
+from router.registry import ChainEntry, Drafts, DraftsChoice, Tau, Tier
 from serve_app.speculation.settings import SpeculationSettings
 
 CLIENT_ID = "power-lever-drafts:ngram"
@@ -65,7 +68,7 @@ class Ask:
 
     prompt: str
     k: int | Literal["auto"] = "auto"
-    tau: float = 0.0
+    tau: Tau = 0.0
     max_tokens: int = 32
     temperature: float = 0.0
     seed: int | None = None
@@ -76,6 +79,8 @@ class Ask:
     """How long the client sleeps after each item of the stream, so that vLLM merges the engine's steps, s."""
     system: str | None = None
     """System message before the prompt; None: there is none."""
+    drafts: DraftsChoice | None = None
+    """Who drafts; None: as the engine does for all."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,10 @@ class Reply:
     steps: list[StepTaken]
     core_steps: list[tuple[int, int]] | None
     """(drafted, accepted) of each verification from vLLM's engine core; None: the core did not end the answer."""
+    spec_drafts: dict[Drafts, tuple[int, int]] = field(default_factory=dict)
+    """(drafted, accepted) by who drafted."""
+    spec_tau: float | None = None
+    """Acceptance rate below which it would have stopped drafting at its end."""
 
     @property
     def ended_s(self) -> float:
@@ -155,6 +164,7 @@ class Reply:
             "arrivals": [(at_s, tokens) for at_s, tokens in data["arrivals"]],
             "steps": [StepTaken(*step) for step in data["steps"]],
             "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
+            "spec_drafts": {drafts: (made[0], made[1]) for drafts, made in data["spec_drafts"].items()},
         }
         return cls(**{each.name: {**data, **parsed}[each.name] for each in fields(cls)})
 
@@ -235,7 +245,7 @@ class EngineProcess:
         self,
         asks: Sequence[Ask],
         timeout_s: float = 300,
-        order: Drafts | None = None,
+        order: DraftsChoice | None = None,
         at_once: int | None = None,
         refusals: bool = False,
     ) -> Batch:
@@ -287,7 +297,8 @@ class EngineProcess:
     def _exchange(self, line: Mapping[str, Any], timeout_s: float) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        limit = Timer(timeout_s, self._process.kill)
+        # With its processes: those of vLLM would keep the GPU's memory.
+        limit = Timer(timeout_s, stop_tree, (self._process.pid, 0.0))
         limit.start()
         try:
             self._process.stdin.write(json.dumps(line) + "\n")
@@ -316,7 +327,12 @@ class EngineProcess:
 
 @contextmanager
 def engine_process(
-    entry: ChainEntry, tier: Tier, models: Mapping[str, Path], log: Path, settings: SpeculationSettings | None = None
+    entry: ChainEntry,
+    tier: Tier,
+    models: Mapping[str, Path],
+    log: Path,
+    settings: SpeculationSettings | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[EngineProcess]:
     """Start the engine of an entry. It is up when it has answered the first batch, and ends with the block.
 
@@ -326,6 +342,7 @@ def engine_process(
         models: folder of each model that the entry names.
         log: file for its output.
         settings: those of the speculation controller.
+        environment: variables for its processes beside those of a replica.
     """
     config = {
         "tier": tier.model_dump(mode="json"),
@@ -333,7 +350,7 @@ def engine_process(
         "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
         "models": {name: str(path) for name, path in models.items()},
     }
-    environment = os.environ | (cpu_environment(Path(sys.prefix)) if tier.gpu is None else {})
+    of_replica = cpu_environment(Path(sys.prefix)) if tier.gpu is None else gpu_environment(models_dir(os.environ))
     command = [sys.executable, "-m", "bench.engine.host", json.dumps(config)]
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
@@ -343,7 +360,7 @@ def engine_process(
             stderr=file,
             text=True,
             cwd=REPOSITORY,
-            env=environment,
+            env={**os.environ, **of_replica, **environment},
         )
     engine = EngineProcess(process, log)
     try:

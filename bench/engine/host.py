@@ -122,7 +122,7 @@ class Round:
             seed=ask["seed"],
             stop=tuple(ask["stop"]),
             logprobs=False,
-            spec=SpecParams(k=ask["k"], tau=ask["tau"]).resolve(self.entry.speculation)[0],
+            spec=SpecParams(k=ask["k"], tau=ask["tau"], drafts=ask["drafts"]).resolve(self.entry.speculation)[0],
             category=ask["category"] or classify_prompt(ask["prompt"]).category,
         )
         began_s = time.monotonic()
@@ -142,6 +142,8 @@ class Round:
                 reply["accepted_tokens"] = item.spec.accepted_tokens
                 reply["reasons"] = item.spec.reasons
                 reply["stopped_by_tau"] = item.spec.stopped_by_tau
+                reply["spec_drafts"] = {key: (made.drafted, made.accepted) for key, made in item.spec.drafts.items()}
+                reply["spec_tau"] = item.spec.tau
             if ask["pause_s"]:
                 await asyncio.sleep(ask["pause_s"])
         return reply | self.witness.take(request_id)

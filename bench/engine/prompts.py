@@ -16,6 +16,47 @@ _FAMILY_OF: Final[Mapping[str, str]] = {
 }
 """Spec-Bench divides these families more finely; others keep their name."""
 COPYING: Final = "json_copying"
+_BUILTIN: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "chat": (
+        "Explain to a curious friend, in about ten sentences, {}.",
+        (
+            "why the sky is blue",
+            "how a bicycle stays upright",
+            "what inflation is",
+            "how vaccines work",
+            "why cats purr",
+            "how bread rises",
+            "what a black hole is",
+            "how tides come about",
+        ),
+    ),
+    "code": (
+        "Write a Python function that {}. Add type hints and a docstring.",
+        (
+            "reverses a linked list",
+            "checks whether brackets are balanced",
+            "merges two sorted lists",
+            "finds all primes below n",
+            "counts the words of a text",
+            "parses a CSV line",
+            "computes a moving average",
+            "finds the longest common prefix of strings",
+        ),
+    ),
+    "math": (
+        "Solve step by step: {}",
+        (
+            "a train goes 180 km in 2.5 hours; how far does it go in 4 hours?",
+            "what is 17 * 24 - 13 * 9?",
+            "a shirt costs 40 after 20% off; what was its price?",
+            "three pens cost 4.50; what do seven cost?",
+            "the sum of two numbers is 41 and their difference 7; which are they?",
+            "how many diagonals has a polygon with nine sides?",
+            "a tank fills in 6 hours by one pipe and in 3 by another; how long with both?",
+            "what is the average of 12, 19, 23 and 30?",
+        ),
+    ),
+}
 _PARTS: Final = ("bolt", "nut", "washer", "gear", "spring", "valve", "hinge", "bracket", "cable", "fuse")
 _COLOURS: Final = ("red", "green", "blue", "black", "white")
 
@@ -57,6 +98,11 @@ def _row(path: Path, number: int, line: str) -> tuple[str, str] | None:
         case {"family": str(family), "turns": [str(first), *_]}:
             return family, first
     return None
+
+
+def builtin_families() -> dict[str, list[str]]:
+    """Return a few prompts by category, for machines without files of public benchmarks."""
+    return {name: [form.format(subject) for subject in subjects] for name, (form, subjects) in _BUILTIN.items()}
 
 
 def copying_prompts(count: int) -> list[str]:

@@ -19,7 +19,7 @@ from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
 from cluster.supervision import Supervised, troubles
 from router.observation import ClusterGpus, Observation
-from router.registry import Drafts, Profile, TierName
+from router.registry import DraftsChoice, Profile, TierName
 from router.runs.history import RunRecord
 from router.runs.summary import RunReport
 
@@ -100,7 +100,7 @@ class GpuPool:
         self._summarize_runs(now_s)
         self._broadcast_now.set()
 
-    async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
+    async def order_drafts(self, tier: TierName, drafts: DraftsChoice) -> None:
         """Have all replicas of a tier use these drafts. Each gets the order with its next report, new ones too."""
         self._orders[tier] = DraftOrder(drafts, time.time())
 

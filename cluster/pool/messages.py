@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from router.registry import Drafts, TierName
+from router.observation import NOTHING_LEARNED, Learned
+from router.registry import DraftsChoice, TierName
 
 REPORT_EVERY_S: Final = 1.0
 """Interval of the engine replicas' reports, s."""
@@ -29,9 +30,12 @@ class ReplicaReport:
     engine_running: int = 0
     engine_waiting: int = 0
     queue_wait_ms: float = 0.0
-    drafts: Drafts | None = None
-    """Who drafts; None where the entry has no floor."""
+    drafts: DraftsChoice | None = None
+    """Who drafts for requests that do not choose; None where the entry makes no drafts."""
     drafts_reason: str | None = None
+    """Why that changed; None: it did not."""
+    learned: Learned = NOTHING_LEARNED
+    """By the engine's speculation controller."""
     troubles: tuple[tuple[str, str], ...] = ()
     """(task, what is wrong) of the replica's background tasks."""
 
@@ -40,6 +44,6 @@ class ReplicaReport:
 class DraftOrder:
     """An operator's order which drafts a tier uses."""
 
-    drafts: Drafts
+    drafts: DraftsChoice
     given_s: float
     """Seconds since the epoch. The same order given again is a new order."""

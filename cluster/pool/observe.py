@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,7 +10,7 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.pool.gpus import placement
 from cluster.pool.messages import ReplicaReport
-from router.observation import ClusterGpus, Observation, TierState
+from router.observation import ClusterGpus, Learned, Observation, TierState
 from router.registry import Profile, Tier, TierName
 from router.runs.summary import NO_RUNS, TierRuns
 
@@ -125,9 +125,22 @@ def _tier_state(
         cold_start_s=cold_start_s,
         drafts=shown.drafts if shown else None,
         drafts_reason=shown.drafts_reason if shown else None,
+        learned=_together([report.learned for report in running]),
         recent=runs.all,
         recent_by_category=runs.by_category,
     )
+
+
+def _together(learned: Sequence[Learned]) -> Learned:
+    """Return the mean of each tau, and the advice if every replica gives it."""
+    taus: dict[str, list[float]] = {}
+    for each in learned:
+        for category, tau in each.tau.items():
+            taus.setdefault(category, []).append(tau)
+    means = {category: sum(values) / len(values) for category, values in sorted(taus.items())}
+    if learned and all(each.advice for each in learned):
+        return Learned(means, learned[-1].advice, learned[-1].reason)
+    return Learned(means)
 
 
 def _reason(

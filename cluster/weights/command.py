@@ -48,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
 
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     seed = commands.add_parser("seed", parents=[of_profile], help="download or make the models that are missing")
+    update_help = "move to the commit that the profile's revision stands for now; without it a model keeps its commit"
+    seed.add_argument("--update", action="store_true", help=update_help)
     seed.set_defaults(run=_seed)
     list_ = commands.add_parser("list", parents=[of_profile], help="show the models, their size and their state")
     list_.set_defaults(run=_list)
@@ -77,7 +79,8 @@ def _seed(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> 
     failed = []
     for key in chosen:  # seed the others if one fails: tiers can start on what is there
         try:
-            seeder.seed(key, profile.models[key])
+            source = profile.models[key]
+            seeder.seed(key, source, again=options.update and seeder.has_moved(key, source))
         except WeightsError as error:
             _print_error(error)
             failed.append(key)

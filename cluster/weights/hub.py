@@ -25,6 +25,7 @@ DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 PARALLEL_FILES: Final = 4
 """One connection does not fill a data centre's line; four do, within the hub's rate limit."""
 LISTING_TIMEOUT_S: Final = 30.0
+_NOTE: Final = "power-lever-commit"
 _BESIDES_WEIGHTS: Final = ("*.json", "tokenizer.model*", "*.tiktoken", "*.jinja", "vocab.txt", "merges.txt")
 
 
@@ -42,8 +43,26 @@ class HubAccess:
         return cls(env.get("HF_ENDPOINT", "").rstrip("/") or DEFAULT_ENDPOINT, env.get("HF_TOKEN", "").strip() or None)
 
 
-def download(key: str, source: ModelSource, folder: Path, access: HubAccess, report: Callable[[str], None]) -> Manifest:
+def download(
+    key: str,
+    source: ModelSource,
+    folder: Path,
+    access: HubAccess,
+    report: Callable[[str], None],
+    commit: str | None = None,
+) -> Manifest:
     """Download the model's files into `folder`, keeping those that an earlier run finished, and return their manifest.
+
+    The first run resolves the profile's revision to a commit and notes it in the folder; the next ones go on with it,
+    even if the branch has moved.
+
+    Args:
+        key: the model's name.
+        source: what the profile asks for.
+        folder: takes the files.
+        access: the hub.
+        report: takes lines about the progress.
+        commit: of the model that is replaced, if it was of the same source; None: the folder's note, or the revision.
 
     Raises:
         WeightsError: the hub refused, could not be reached, or sent damaged files; there is no space.
@@ -57,8 +76,10 @@ def download(key: str, source: ModelSource, folder: Path, access: HubAccess, rep
     if not sys.stderr.isatty():
         disable_progress_bars()  # they only fill a log file
     try:
-        commit, files = _listing(source, access)
+        folder.mkdir(exist_ok=True)
+        commit, files = _listing(source, access, commit or _noted_commit(folder, source) or source.revision)
         missing = _prepare(folder, files)
+        _note_commit(folder, source, commit)
         needed = sum(file.size for file in missing)
         require_space(folder.parent, needed, key)
         kept = f", {len(files) - len(missing)} files are here already" if len(missing) < len(files) else ""
@@ -83,6 +104,20 @@ def download(key: str, source: ModelSource, folder: Path, access: HubAccess, rep
     return Manifest(source=source.source, repo=source.repo, revision=source.revision, commit=commit, files=entries)
 
 
+def newest_commit(key: str, source: ModelSource, access: HubAccess) -> str:
+    """Return the commit that the profile's revision stands for now.
+
+    Raises:
+        WeightsError: the hub refused or could not be reached.
+    """
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
+    try:
+        return _listing(source, access, source.revision)[0]
+    except (HTTPError, HFValidationError, JSONDecodeError, OSError) as error:
+        raise WeightsError(f"{key}: {_explain(error, source, access.endpoint)}") from error
+
+
 def files_to_download(names: Iterable[str]) -> list[str]:
     """Return the files that an engine needs, sorted: one form of the weights, configuration, tokenizer.
 
@@ -100,17 +135,31 @@ def files_to_download(names: Iterable[str]) -> list[str]:
     return sorted({*weights, *(name for name in root if any(fnmatch(name, pattern) for pattern in _BESIDES_WEIGHTS))})
 
 
-def _listing(source: ModelSource, access: HubAccess) -> tuple[str, list[Any]]:
+def _note_commit(folder: Path, source: ModelSource, commit: str) -> None:
+    """Keep the commit that the files in an unfinished folder are of. It goes with the library's own notes."""
+    (folder / ".cache").mkdir(exist_ok=True)
+    (folder / ".cache" / _NOTE).write_text(f"{source.repo} {source.revision} {commit}\n", encoding="utf-8")
+
+
+def _noted_commit(folder: Path, source: ModelSource) -> str | None:
+    try:
+        repo, revision, commit = (folder / ".cache" / _NOTE).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return None
+    return commit if (repo, revision) == (source.repo, source.revision) else None
+
+
+def _listing(source: ModelSource, access: HubAccess, revision: str) -> tuple[str, list[Any]]:
     """Return the commit that the revision stands for, and the files to download (`RepoSibling`)."""
     from huggingface_hub import HfApi
 
     info = HfApi(endpoint=access.endpoint, token=access.token).model_info(
-        source.repo, revision=source.revision, files_metadata=True, timeout=LISTING_TIMEOUT_S
+        source.repo, revision=revision, files_metadata=True, timeout=LISTING_TIMEOUT_S
     )
     listed = {file.rfilename: file for file in info.siblings or ()}
     files = [listed[name] for name in files_to_download(listed)]
     if not files:
-        raise WeightsError(f"{source.repo} at {source.revision} holds no weights that vLLM can load (*.safetensors)")
+        raise WeightsError(f"{source.repo} at {revision} holds no weights that vLLM can load (*.safetensors)")
     for file in files:
         if file.size is None or file.blob_id is None:
             raise WeightsError(f"{access.endpoint} lists no checksum of {file.rfilename}: do not trust it, use another")
@@ -119,7 +168,6 @@ def _listing(source: ModelSource, access: HubAccess) -> tuple[str, list[Any]]:
 
 def _prepare(folder: Path, files: list[Any]) -> list[Any]:
     """Remove from `folder` what is not a finished file of this listing; return the files that are missing."""
-    folder.mkdir(exist_ok=True)
     names = {file.rfilename for file in files}
     for path in folder.iterdir():
         if path.is_file() and path.name not in names:

@@ -31,14 +31,14 @@ def inventory(profile: Profile, models_dir: Path) -> list[Row]:
 def _row(profile: Profile, models_dir: Path, key: str) -> Row:
     source = profile.models[key]
     path = model_path(models_dir, key)
-    manifest = complete_manifest(path)
+    manifest, current = complete_manifest(path), current_manifest(path, source)
     return Row(
         model=key,
-        source=origin(source),
+        source=origin(current or source),
         used_by=tuple(_uses(profile, key)),
         size=manifest.size if manifest else round(source.size_gb * 1e9),
         large=source.large,
-        state="other" if manifest and not current_manifest(path, source) else state_of(models_dir, key),
+        state="other" if manifest and not current else state_of(models_dir, key),
     )
 
 

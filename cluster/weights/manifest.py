@@ -51,12 +51,15 @@ class Manifest(Frozen):
 
 
 def origin(model: ModelSource | Manifest) -> str:
-    """Return where a model is from: `bundled PACKAGE`, `hub REPO@REVISION` or `early_exit MODEL, N layers`."""
+    """Return where a model is from: `bundled PACKAGE`, `hub REPO@REVISION` or `early_exit MODEL, N layers`.
+
+    Of a model that was seeded from the hub the revision is the commit.
+    """
     match model.source:
         case "bundled":
             return f"bundled {model.repo}"
         case "hub":
-            return f"hub {model.repo}@{model.revision}"
+            return f"hub {model.repo}@{model.commit[:12] if isinstance(model, Manifest) else model.revision}"
         case "early_exit":
             return f"early_exit {model.of}, {model.layers} layers"
 

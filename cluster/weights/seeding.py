@@ -31,8 +31,8 @@ from cluster.weights.folder import (
     require_space,
     state_of,
 )
-from cluster.weights.hub import HubAccess, download
-from cluster.weights.manifest import Manifest, describe_files, origin, write_manifest
+from cluster.weights.hub import HubAccess, download, newest_commit
+from cluster.weights.manifest import Manifest, describe_files, origin, read_manifest, write_manifest
 from router.registry import ModelSource
 
 
@@ -77,6 +77,17 @@ class Seeder:
             raise WeightsError(self._explain(key, error)) from error
         return "seeded"
 
+    def has_moved(self, key: str, source: ModelSource) -> bool:
+        """Return whether the profile's revision stands for another commit than the one that is in the models folder.
+
+        Raises:
+            WeightsError: the hub cannot be asked.
+        """
+        manifest = current_manifest(model_path(self.models_dir, key), source)
+        return (
+            source.source == "hub" and manifest is not None and newest_commit(key, source, self.hub) != manifest.commit
+        )
+
     def _is_current(self, key: str, source: ModelSource) -> bool:
         manifest = current_manifest(model_path(self.models_dir, key), source)
         if manifest is None:
@@ -100,7 +111,9 @@ class Seeder:
                 case "early_exit":
                     manifest = self._draft(key, source, partial)
                 case "hub":
-                    manifest = download(key, source, partial, self.hub, self.report)
+                    seeded = None if again else read_manifest(path)
+                    commit = seeded.commit if seeded is not None and seeded.is_of(source) else None
+                    manifest = download(key, source, partial, self.hub, self.report, commit)
             write_manifest(partial, manifest)
         _swap(partial, path)
         self.report(f"{key}: complete, {len(manifest.files)} files, {format_size(manifest.size)}, in {path}")

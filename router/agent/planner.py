@@ -15,7 +15,6 @@ from router.dials import power_for_difficulty, tier_for_power
 from router.plan import Plan, engine_settings, escalation_for
 from router.registry import TierName
 from router.request import InferenceRequest
-from router.runs.summary import NO_RUNS
 from router.selection import Candidate, Selection
 from router.spec_params import SpecParams
 from router.trace_steps import Clock, Stopwatch, TraceStep, built_config, checked_constraints, tier_pool
@@ -100,9 +99,8 @@ def replanned(
         watch.lap("check_gpu_pool", pool.model_dump())
     entry = case.profile.entry(choice.tier, state.active_entry)
     category = before.classification.category
-    past = state.recent_by_category.get(category, NO_RUNS)
-    settings = engine_settings(request, category, speed, entry, past, _requested(choice, request))
-    config = built_config(selection.power, speed, choice.tier, entry, settings.sampling, settings.spec)
+    settings = engine_settings(request, category, speed, entry, state, _requested(choice, request))
+    config = built_config(selection.power, speed, choice.tier, entry, settings)
     watch.lap("build_config", config.model_dump())
     chosen = selection.chosen
     return dataclasses.replace(
@@ -117,6 +115,7 @@ def replanned(
         cold_start_s=pool.cold_start_s,
         escalation=escalation_for(before.classification, request, selection),
         trace=(*before.trace[:-1], *steps, *watch.steps),
+        drafts=settings.drafts,
         no_drafts_reason=settings.no_drafts_reason,
         prediction=chosen.prediction if chosen else None,
         broken=selection.broken,

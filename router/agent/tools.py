@@ -129,13 +129,11 @@ def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltCon
     spec_fields = request.spec.model_dump(exclude_unset=True) if request.spec else {}
     spec_fields |= {key: value for key, value in (("k", arguments.k), ("tau", arguments.tau)) if value is not None}
     category: Category = "general_reasoning"
-    past = NO_RUNS
     if context.request is not None:
         category = classify_chat(request.chat()).category
-        past = state.recent_by_category.get(category, NO_RUNS)
     requested = SpecParams.model_validate(spec_fields)
-    settings = engine_settings(request, category, speed, entry, past, requested)
-    return built_config(tier.power[0], speed, arguments.tier, entry, settings.sampling, settings.spec)
+    settings = engine_settings(request, category, speed, entry, state, requested)
+    return built_config(tier.power[0], speed, arguments.tier, entry, settings)
 
 
 def _recent_runs(arguments: RecentRunsInput, context: ToolContext) -> RecentRuns:

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ray import serve
@@ -24,7 +25,8 @@ from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
 from serve_app.config import AppConfig
-from serve_app.engine.draft_fallback import DraftKeeper
+from serve_app.engine.card_lock import card_to_itself
+from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
 from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
@@ -39,6 +41,8 @@ from serve_app.transport.ray_errors import RAY_ERRORS
 logger = logging.getLogger("ray.serve")
 _ANSWER_WITHIN_S = 10.0
 """Longest wait for the pool to take a report, s."""
+_STOP_WAIT_S = 120.0
+"""Longest wait of a stopping replica for another engine that starts on its card, s."""
 _ROUND_WITHIN_S = 60.0
 """A round of the background work that takes longer is taken to hang, s."""
 
@@ -75,9 +79,9 @@ class EngineDeployment:
         self._openai: ASGIApp = await self._engine.openai_app()
         logger.info("tier %s serves entry %s after %.1f s", tier, self._started.entry.name, time.monotonic() - began_s)
         speculation = self._started.entry.speculation
-        if speculation is not None and speculation.floor is not None:
-            min_tokens = config.speculation.fallback_min_tokens
-            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens)
+        if speculation is not None and speculation.drafts_both_ways:
+            min_tokens, choice = config.speculation.fallback_min_tokens, DraftChoice(speculation.default_drafts)
+            self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens, choice)
         self._signals = LoadSignals(time.time(), time.time)
         self._acceptance = AcceptanceMetrics(tier, config.speculation, RaySink())
         self._background = (
@@ -118,7 +122,8 @@ class EngineDeployment:
         if hasattr(self, "_background"):
             for work in self._background:
                 work.stop()
-            await self._engine.shutdown()
+            async with card_to_itself(self._config.tiers[self._tier_name].gpus, at_most_s=_STOP_WAIT_S):
+                await self._engine.shutdown()
 
     async def _start_engine(self) -> Started[Engine]:
         reporting: set[asyncio.Future[object]] = set()
@@ -128,9 +133,11 @@ class EngineDeployment:
             reporting.add(asyncio.ensure_future(self._report("loading", entry.name, failures)))
 
         async def start(entry: ChainEntry) -> Engine:
-            return await bring_up(lambda: start_blocking(entry))
+            async with card_to_itself(tier.gpus):
+                return await bring_up(lambda: start_blocking(entry))
 
-        chain = self._config.tiers[self._tier_name].chain
+        tier = self._config.tiers[self._tier_name]
+        chain = tier.chain
         mock = self._config.inference_mode == "mock"
         start_blocking = self._start_stub if mock else self._start_vllm
         missing_weights = _nothing_missing if mock else self._missing_weights
@@ -179,21 +186,30 @@ class EngineDeployment:
         if self._drafts is not None:
             await self._drafts.obey(order)
 
+    def _with_engine(self, report: ReplicaReport) -> ReplicaReport:
+        """Return the report with what the running engine says."""
+        load, speculation = self._engine.load(), self._started.entry.speculation
+        return replace(
+            report,
+            engine_running=load.running,
+            engine_waiting=load.waiting,
+            queue_wait_ms=self._signals.stats(load)["queue_wait_ms"],
+            drafts=self._drafts.choice.drafts if self._drafts else speculation.default_drafts if speculation else None,
+            drafts_reason=self._drafts.choice.reason if self._drafts else None,
+            learned=self._engine.learned(),
+            troubles=tuple(troubles(self._background).items()),
+        )
+
     async def _report(self, state: str, entry: str | None, failures: Sequence[EntryFailure]) -> DraftOrder | None:
-        load = self._engine.load() if hasattr(self, "_engine") else None
         report = ReplicaReport(
             self._tier_name,
             self._replica_id,
             state,  # type: ignore[arg-type]
             entry,
             tuple((failure.entry, failure.reason) for failure in failures),
-            load.running if load else 0,
-            load.waiting if load else 0,
-            self._signals.stats(load)["queue_wait_ms"] if load else 0.0,
-            self._drafts.choice.drafts if self._drafts else None,
-            self._drafts.choice.reason if self._drafts else None,
-            tuple(troubles(self._background).items()) if hasattr(self, "_background") else (),
         )
+        if hasattr(self, "_background"):
+            report = self._with_engine(report)
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 order: DraftOrder | None = await self._pool.report.remote(report)

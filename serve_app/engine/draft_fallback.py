@@ -1,6 +1,7 @@
-"""The draft fallback: a tier whose draft model or EAGLE head is too poor switches to n-gram drafting.
+"""Who drafts in a tier for the requests that do not choose: as the chain entry says, until it falls back or is ordered.
 
-It switches when the acceptance is under the chain entry's `floor`, and whenever the operator orders it.
+The draft fallback: a tier whose draft model or EAGLE head is too poor, with an acceptance under the chain entry's
+`floor`, switches to n-gram drafting. An operator may order any choice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cluster.pool.messages import DraftOrder
-from router.registry import Drafts, TierName
+from router.registry import DraftsChoice, TierName
 from router.runs.statistics import highest_likely_rate
 from serve_app.engine.interface import DraftCount, Engine, EngineError
 from serve_app.speculation.drift import RUN_TOKENS, Window
@@ -27,7 +28,7 @@ Z: Final = 3.0
 class DraftChoice:
     """Who drafts, and why. Pure."""
 
-    drafts: Drafts = "own"
+    drafts: DraftsChoice = "own"
     reason: str | None = None
     """None as long as nothing happened."""
     own: Window = field(default_factory=Window)
@@ -51,25 +52,26 @@ class DraftChoice:
             return replace(self, own=own)
         return DraftChoice("ngram", f"acceptance of the own drafts is {own.rate:.3f} lately, under {floor:g}")
 
-    def ordered(self, drafts: Drafts) -> DraftChoice:
+    def ordered(self, drafts: DraftsChoice) -> DraftChoice:
         """Return the choice after an operator's order; own drafts are then judged afresh."""
         return DraftChoice(drafts, "ordered by the operator")
 
 
 @dataclass(slots=True)
 class DraftKeeper:
-    """Keeps the engine of one replica, whose chain entry has a floor, on the chosen drafts.
+    """Keeps the engine of one replica, whose chain entry drafts in both ways, on the chosen drafts.
 
     Args:
         tier: its tier.
         engine: its engine.
-        floor: acceptance rate (0-1) under which the own drafts are given up.
+        floor: acceptance rate (0-1) under which the own drafts are given up; None: never.
         min_tokens: draft tokens to see first.
+        choice: that the engine begins with.
     """
 
     tier: TierName
     engine: Engine
-    floor: float
+    floor: float | None
     min_tokens: int
     choice: DraftChoice = field(default_factory=DraftChoice)
     _judged: DraftCount = field(default_factory=DraftCount)
@@ -79,6 +81,8 @@ class DraftKeeper:
 
     async def judge(self) -> None:
         """Switch to n-gram drafting when the own drafts are too poor."""
+        if self.floor is None:
+            return
         own, judged = self.engine.own_drafts(), self._judged
         self._judged = DraftCount(own.drafted, own.accepted)
         drafted, accepted = own.drafted - judged.drafted, own.accepted - judged.accepted

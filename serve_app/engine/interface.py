@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from starlette.types import ASGIApp
 
-from router.registry import Drafts
+from router.observation import Learned
+from router.registry import Drafts, DraftsChoice
 from router.request import Message
 from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
 
@@ -68,6 +69,19 @@ class Admitted:
     """The engine has checked the request and takes it."""
 
 
+@dataclass(slots=True)
+class DraftCount:
+    """Draft tokens, of one category or of one proposer."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Add a step's."""
+        self.drafted += drafted
+        self.accepted += accepted
+
+
 @dataclass(frozen=True, slots=True)
 class SpecStats:
     """Speculation of one request, counted by the engine."""
@@ -81,7 +95,14 @@ class SpecStats:
     reasons: dict[str, int] = field(default_factory=dict)
     """Engine steps by why they had that many drafts (`speculation.batch.Reason`); empty without speculation."""
     stopped_by_tau: bool = False
-    """Whether acceptance fell under the request's floor at any step."""
+    """Whether acceptance fell under the request's tau at any step."""
+    drafts: dict[Drafts, DraftCount] = field(default_factory=dict)
+    """Draft tokens by who made them; who made none is missing."""
+    tau: float | None = None
+    """Acceptance rate (0-1) below which it would have stopped drafting at its end: the requested one, or for `auto` the
+    learned one. None: there is none."""
+    last_reason: str = ""
+    """Why its last step had that many drafts; "" for a step that ends the prefill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +127,6 @@ class EngineLoad:
     """Share of the KV cache in use (0-1)."""
     queue_wait_ms: float = 0.0
     """Mean time in the engine's waiting queue of recently scheduled requests, ms."""
-
-
-@dataclass(slots=True)
-class DraftCount:
-    """Draft tokens, of one category or of one proposer."""
-
-    drafted: int = 0
-    accepted: int = 0
 
 
 class EngineError(Exception):
@@ -174,8 +187,14 @@ class Engine(Protocol):
         """Return the draft tokens of the entry's own draft model or head since the start."""
         ...
 
-    async def use_drafts(self, drafts: Drafts) -> None:
-        """Switch to these drafts within a few steps; requests under way go on. Only for an entry with a floor.
+    def learned(self) -> Learned:
+        """Return what the engine's speculation controller has learned."""
+        ...
+
+    async def use_drafts(self, drafts: DraftsChoice) -> None:
+        """Draft so for all requests that do not choose, within a few steps; those under way go on.
+
+        Only for an entry that drafts in both ways.
 
         Raises:
             EngineError: the engine failed.

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from ray.util import metrics
 
-from router.registry import Drafts
+from router.registry import DraftsChoice
 from serve_app.engine.interface import DraftCount, EngineLoad
 from serve_app.engine.recent import Recent
 from serve_app.speculation.drift import Drift, DriftWatch, compare
@@ -158,8 +158,8 @@ class AcceptanceMetrics:
                 self._published[category] = DraftCount(now.drafted, now.accepted)
                 self._publish(category, now.drafted - before.drafted, now.accepted - before.accepted)
 
-    def publish_drafts(self, drafts: Drafts) -> None:
-        """Publish who drafts now, where the chain entry has a floor."""
+    def publish_drafts(self, drafts: DraftsChoice) -> None:
+        """Publish who drafts now for requests that do not choose, where the chain entry drafts in both ways."""
         self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
 
     def _publish(self, category: str, drafted: int, accepted: int) -> None:

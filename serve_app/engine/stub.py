@@ -1,5 +1,8 @@
 """The stub engine: no model, deterministic text, drafts and rejections by pattern. No claim rests on it.
 
+It drafts in both ways where its entry does: `auto` takes turns. Drafts are accepted by turns too, about half of them; a
+`tau` above that stops them, and `auto` as a tau is `LEARNED_TAU`.
+
 It serves front-end development (`mock: true`), integration tests and relay benchmarks. In an engine replica of an
 application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in the last message are directives:
 
@@ -19,7 +22,8 @@ import os
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import orjson
 from starlette.applications import Starlette
@@ -28,8 +32,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from router.registry import ChainEntry, Drafts
+from router.observation import Learned
+from router.registry import ChainEntry, DraftsChoice
 from router.request import Message
+from router.spec_params import SpecParams
+from serve_app.api.spec_view import used_spec
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -38,10 +45,11 @@ from serve_app.engine.interface import (
     EngineLoad,
     Finished,
     GenerationRequest,
-    SpecStats,
     Token,
     plain_request,
 )
+from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
+from serve_app.speculation.batch import Reason
 
 # Whole words, a word in two tokens, an emoji, characters of two and three bytes: a front end must get them right.
 _PIECES = (
@@ -61,6 +69,10 @@ _PIECES = (
     " and",
 )
 _UNLIMITED_STEPS_PER_ITEM = 64
+LEARNED_TAU: Final = 0.25
+"""Acceptance rate (0-1) that the stub claims to have learned for `tau: auto`."""
+_JUDGED_STEPS: Final = 4
+"""Steps with drafts after which a tau may stop them."""
 _COUNT = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _DECIMALS = frozenset({"rate", "first"})
@@ -88,6 +100,13 @@ class _Directives:
         return cls(**given)  # type: ignore[arg-type]
 
 
+class _Step(NamedTuple):
+    """One engine step."""
+
+    tokens: list[Token]
+    record: StepRecord
+
+
 @dataclass(slots=True)
 class StubEngine:
     """A stub with the interface of an engine.
@@ -103,7 +122,8 @@ class StubEngine:
     obeys_directives: bool = False
     _running: set[str] = field(default_factory=set)
     _categories: dict[str, DraftCount] = field(default_factory=dict)
-    _drafts: Drafts = "own"
+    _drafts: DraftsChoice | None = None
+    """As ordered last; None: as the entry says."""
     _own: DraftCount = field(default_factory=DraftCount)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
@@ -127,44 +147,48 @@ class StubEngine:
         self._running.add(request.request_id)
         try:
             await asyncio.sleep(todo.first)
-            steps, drafted, accepted = 0, 0, 0
+            record = RequestRecord()
             until = min(at for at in (total, todo.fail, todo.die) if at is not None)
-            async for tokens, step_count, step_drafts in self._paced(request, text, until, todo):
-                steps, drafted = steps + step_count, drafted + step_drafts
-                accepted += sum(token.spec_accepted for token in tokens)
-                yield tokens
+            async for steps in self._paced(request, text, until, todo):
+                for step in steps:
+                    self._count(request.category, step.record)
+                    record.add(step.record, len(step.tokens))
+                yield [token for step in steps for token in step.tokens]
             if until == todo.fail:
                 raise EngineError("engine_failed", "a stub directive made it fail", status=500, retryable=True)
             if until == todo.die:
                 os._exit(17)
             ended = todo.tokens is not None and total == todo.tokens
-            reasons = {"asked": steps} if steps else {}
-            spec = SpecStats(steps, drafted, accepted, reasons)
-            counts = [self._categories.setdefault(request.category, DraftCount())]
-            if self._drafts == "own":
-                counts.append(self._own)
-            for count in counts:
-                count.drafted += drafted
-                count.accepted += accepted
-            yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, spec)
+            yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, record.stats())
         finally:
             self._running.discard(request.request_id)
 
+    def _count(self, category: str, step: StepRecord) -> None:
+        counts = [self._categories.setdefault(category, DraftCount())]
+        if step.drafts == "own":
+            counts.append(self._own)
+        for count in counts:
+            count.add(step.drafted, step.accepted)
+
+    def _spec(self, spec: SpecParams) -> SpecParams:
+        """Return the parameters with the choice of drafts filled in."""
+        speculation = self.entry.speculation
+        default = self._drafts or (speculation.default_drafts if speculation else "own")
+        return spec.model_copy(update={"drafts": spec.drafts or default})
+
     async def _paced(
         self, request: GenerationRequest, text: str, total: int, todo: _Directives
-    ) -> AsyncIterator[tuple[list[Token], int, int]]:
+    ) -> AsyncIterator[list[_Step]]:
         """Yield engine steps when they are due; several in one item when the consumer lags, as vLLM merges them."""
         rate = self.tokens_per_s if todo.rate is None else todo.rate
         loop = asyncio.get_running_loop()
         start, sent = loop.time(), 0
-        steps = _steps(text, total, request.spec.most_drafts(self.entry.speculation), request.logprobs)
-        pending: list[Token] = []
-        step_count = drafts = 0
-        for tokens, step_drafts in steps:
-            pending += tokens
-            step_count += 1 if step_drafts else 0
-            drafts += step_drafts
-            sent += len(tokens)
+        k = request.spec.most_drafts(self.entry.speculation)
+        steps = _steps(text, total, self._spec(request.spec), k, request)
+        pending: list[_Step] = []
+        for step in steps:
+            pending.append(step)
+            sent += len(step.tokens)
             if rate:
                 wait = start + sent / rate - loop.time()
                 if wait <= 0 and sent < total:
@@ -172,8 +196,8 @@ class StubEngine:
                 await asyncio.sleep(max(0.0, wait))
             elif len(pending) < _UNLIMITED_STEPS_PER_ITEM and sent < total:
                 continue
-            yield pending, step_count, drafts
-            pending, step_count, drafts = [], 0, 0
+            yield pending
+            pending = []
             await asyncio.sleep(0)
 
     async def openai_app(self) -> ASGIApp:
@@ -193,19 +217,22 @@ class StubEngine:
         raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
         messages = tuple(Message.model_validate({**message, "content": _text(message["content"])}) for message in raw)
         limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 64)
-        request = plain_request(http.headers.get("x-request-id", "stub"), messages, limit)
+        spec, category = SpecParams.from_arguments(body.get("vllm_xargs") or {})
+        resolved, _ = spec.resolve(self.entry.speculation)
+        plain = plain_request(http.headers.get("x-request-id", "stub"), messages, limit)
+        request = replace(plain, spec=resolved, category=category)
         if body.get("stream"):
             usage = bool((body.get("stream_options") or {}).get("include_usage"))
             chunks = self._openai_chunks(request, body["model"], chat, usage)
             return StreamingResponse(chunks, media_type="text/event-stream")
-        texts, finish, used = [], "", {}
+        texts, finish, used = [], "", dict[str, object]()
         async for item in self.generate(request):
             if isinstance(item, list):
                 texts += [token.text for token in item]
             elif isinstance(item, Finished):
                 finish, used = item.finish_reason, _usage(item)
         answer = _openai_body(request.request_id, body["model"], chat, "".join(texts), finish, stream=False)
-        return JSONResponse(answer | {"usage": used})
+        return JSONResponse(answer | used)
 
     async def _openai_chunks(
         self, request: GenerationRequest, model: str, chat: bool, usage: bool
@@ -218,7 +245,7 @@ class StubEngine:
                 last = _openai_body(request.request_id, model, chat, "", item.finish_reason, stream=True)
                 yield _chunk(last)
                 if usage:
-                    yield _chunk(last | {"choices": [], "usage": _usage(item)})
+                    yield _chunk(last | {"choices": []} | _usage(item))
         yield b"data: [DONE]\n\n"
 
     async def check_health(self) -> None:
@@ -245,27 +272,37 @@ class StubEngine:
         """See `Engine.own_drafts`."""
         return self._own
 
-    async def use_drafts(self, drafts: Drafts) -> None:
-        """See `Engine.use_drafts`. Only the counting changes, not the stub's drafts."""
+    def learned(self) -> Learned:
+        """See `Engine.learned`: the same tau for every category with drafts, and no advice."""
+        return Learned({category: LEARNED_TAU for category, count in self._categories.items() if count.drafted})
+
+    async def use_drafts(self, drafts: DraftsChoice) -> None:
+        """See `Engine.use_drafts`."""
         self._drafts = drafts
 
     async def shutdown(self) -> None:
         """Nothing to stop."""
 
 
-def _steps(text: str, total: int, k: int, logprobs: bool) -> list[tuple[list[Token], int]]:
-    """Return engine steps (tokens, number of drafts). Step i accepts (seed + i) mod (k + 1) of k drafts."""
+def _steps(text: str, total: int, spec: SpecParams, k: int, request: GenerationRequest) -> list[_Step]:
+    """Return engine steps. Step i accepts (seed + i) mod (k + 1) of k drafts, until tau stops them."""
     seed = zlib.crc32(text.encode())
-    steps: list[tuple[list[Token], int]] = []
-    made = 0
+    tau = LEARNED_TAU if spec.tau == "auto" else spec.tau or None
+    steps: list[_Step] = []
+    made, drafted_before, accepted_before = 0, 0, 0
     while made < total:
-        accepted = min((seed + len(steps)) % (k + 1), total - made - 1)
+        judged = len(steps) >= _JUDGED_STEPS and drafted_before
+        stopped = tau is not None and judged and accepted_before / drafted_before < tau
+        drafted = 0 if stopped else k
+        accepted = min((seed + len(steps)) % (drafted + 1), total - made - 1)
         tokens = []
         for position in range(accepted + 1):
             index = (seed + made + position) % len(_PIECES)
-            tokens.append(Token(_PIECES[index], index, -0.5 if logprobs else None, position < accepted))
-        steps.append((tokens, k))
-        made += len(tokens)
+            tokens.append(Token(_PIECES[index], index, -0.5 if request.logprobs else None, position < accepted))
+        reason = "" if not k else Reason.TAU_STOPPED if stopped else Reason.AUTO if spec.k == "auto" else Reason.ASKED
+        drafts = (("own", "ngram")[len(steps) % 2] if spec.drafts == "auto" else spec.drafts) or "own"
+        steps.append(_Step(tokens, StepRecord(drafted, accepted, str(reason), request.category, drafts, tau)))
+        made, drafted_before, accepted_before = made + len(tokens), drafted_before + drafted, accepted_before + accepted
     return steps
 
 
@@ -279,9 +316,11 @@ def _openai_body(
     return {"id": request_id, "object": kind, "created": 0, "model": model, "choices": [choice]}
 
 
-def _usage(finished: Finished) -> dict[str, int]:
+def _usage(finished: Finished) -> dict[str, object]:
+    """Return `usage`, and `metrics` in the form of vLLM's."""
     prompt, completion = finished.prompt_tokens, finished.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {"usage": usage, "metrics": {"speculative_decoding": used_spec(finished.spec)}}
 
 
 def _text(content: str | list[dict[str, str]]) -> str:

@@ -9,7 +9,7 @@ from ray.serve.handle import DeploymentHandle
 from cluster.pool.messages import LONG_POLL_S
 from cluster.supervision import Supervised
 from router.observation import Observation
-from router.registry import Drafts, TierName
+from router.registry import DraftsChoice, TierName
 from serve_app.api.errors import ApiError
 from serve_app.transport.ray_errors import RAY_ERRORS, ray_errors_as
 
@@ -52,7 +52,7 @@ class PoolView:
         async with asyncio.timeout(2 * LONG_POLL_S):
             self._version, self.observation = await self._pool.wait_for_update.remote(last)
 
-    async def order_drafts(self, tier: TierName, drafts: Drafts) -> None:
+    async def order_drafts(self, tier: TierName, drafts: DraftsChoice) -> None:
         """Order all replicas of a tier to use these drafts.
 
         Raises:

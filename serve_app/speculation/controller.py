@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log1p
 from typing import Final, NamedTuple
 
+from router.observation import NOTHING_LEARNED, Learned
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState, Evidence, StepCounts
 from serve_app.speculation.allocation import Allocation, Search
@@ -130,6 +131,15 @@ class DepthController:
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
         self._requests.pop(request_id, None)
+
+    def tau(self, request_id: str) -> float | None:
+        """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
+        request = self._requests.get(request_id)
+        return None if request is None or request.tau_state is None else request.tau
+
+    def learned(self) -> Learned:
+        """Return what was learned about when drafts pay."""
+        return NOTHING_LEARNED
 
     def decide(self, decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
         """Return how many draft tokens to verify for each of these requests in its next step.

@@ -35,6 +35,8 @@ class _Repo:
 @dataclass
 class _State:
     repos: dict[str, _Repo] = field(default_factory=dict)
+    commits: dict[tuple[str, str], _Repo] = field(default_factory=dict)
+    """By repository and commit; `repos` has the newest of each."""
     listings: int = 0
     downloads: list[str] = field(default_factory=list)
     cuts: dict[str, int] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class FakeHub:
     def add(self, repo: str, files: Mapping[str, bytes], *, gated: bool = False, private: bool = False) -> None:
         """Publish a repository, or a new commit of it."""
         commit = hashlib.sha1(b"".join(files[name] for name in sorted(files))).hexdigest()
-        self._state.repos[repo] = _Repo(dict(files), commit, gated, private)
+        self._state.repos[repo] = self._state.commits[repo, commit] = _Repo(dict(files), commit, gated, private)
 
     def cut(self, file: str, after: int) -> None:
         """Hang up after `after` bytes of the file's next answer."""
@@ -145,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _accessible(self, name: str, revision: str, *, content: bool = False) -> _Repo | None:
         """Return the repository if the request may read it; else answer as the real hub does."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
-        repo = self.hub.repos.get(name)
+        repo = self.hub.commits.get((name, revision), self.hub.repos.get(name))
         if token not in (None, VALID_TOKEN, TOKEN_WITHOUT_ACCESS):
             self._error(401, "Invalid credentials in Authorization header")
         elif repo is None or (repo.private and token != VALID_TOKEN):

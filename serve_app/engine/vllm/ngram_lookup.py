@@ -6,6 +6,7 @@ The lookup never waits for the device.
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import one_hot, pad
 
 SHORTEST = 2
 LONGEST = 4
@@ -41,6 +42,36 @@ def ngram_drafts(history: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.
     at = follows + torch.arange(k, device=history.device)
     known = (follows >= 0) & (at < lengths)
     return torch.where(known, history.gather(1, at.clamp(0, width - 1)), last)
+
+
+def mixed_drafts(own: torch.Tensor, looked_up: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the drafts of a batch in which some requests' drafts are looked up, and the others' are an own draft's.
+
+    Args:
+        own: shape (requests, own depth).
+        looked_up: shape (requests, k), k at least the own depth.
+        rows: whose drafts are looked up, shape (requests,).
+
+    Returns:
+        Shape (requests, k). Beyond the own depth the others' drafts mean nothing; the scheduler verifies none of these.
+    """
+    return torch.where(rows.unsqueeze(1), looked_up, pad(own, (0, looked_up.shape[1] - own.shape[1])))
+
+
+def mixed_probabilities(own: torch.Tensor, looked_up: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the draft probabilities of such a batch: a looked-up token is certain.
+
+    Args:
+        own: of each token of the vocabulary, shape (requests, own depth, vocabulary).
+        looked_up: see `mixed_drafts`.
+        rows: see `mixed_drafts`.
+
+    Returns:
+        Shape (requests, k, vocabulary).
+    """
+    depth, size = own.shape[1:]
+    certain = one_hot(looked_up.long(), size).to(own.dtype)
+    return torch.where(rows.view(-1, 1, 1), certain, pad(own, (0, 0, 0, looked_up.shape[1] - depth)))
 
 
 class TokenHistory:

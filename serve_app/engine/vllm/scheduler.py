@@ -8,14 +8,17 @@ changes no output distribution.
 What a step gave a request (drafted, accepted, and why that many) travels with its output; `step_record.py` takes it off
 again in the replica.
 
-If the worker can draft in two ways (`composite_drafts.py`), the scheduler says in which at each step. The order to
-switch comes as a request, the only thing that the replica can send to the scheduler.
+If the worker can draft in two ways (`composite_drafts.py`), the scheduler says at each step for which requests in
+which: as the request chose, else as the tier does now. The order to change what the tier does comes as a request, the
+only thing that the replica can send to the scheduler.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 import vllm
@@ -27,13 +30,16 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from cluster.rate_limited_log import RateLimitedLog
-from router.registry import Drafts
+from router.observation import Learned
+from router.registry import Drafts, DraftsChoice
 from router.spec_params import DEFAULT_CATEGORY, SpecParams
 from serve_app.engine.vllm.compat import check_version
 from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.engine.vllm.step_record import (
     DRAFTS_ATTRIBUTE,
+    LEARNED_KEY,
+    OWN_DEPTH_ATTRIBUTE,
     RECORD_KEY,
     StepRecord,
     StepsUnderWay,
@@ -48,6 +54,28 @@ logger = logging.getLogger(__name__)
 ORDER_PREFIX: Final = "power-lever-drafts:"
 """Prefix of the id of a request that is an order; the drafts to switch to follow. `engine.py` and vLLM's OpenAI routes
 give the ids of clients other prefixes."""
+_LEARNED_EVERY_S: Final = 1.0
+"""Interval at which the replica is told what the controller has learned, s."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the scheduler holds of a request."""
+
+    spec: SpecParams
+    """Resolved; `drafts` is open where it follows the tier."""
+    category: str
+    seeded: bool
+    decision: Decision | None = None
+    """For its next step; None until it has read its prompt."""
+    drafts: Drafts = "own"
+    """Who makes the drafts of its next step."""
+    tau: float | None = None
+    """Set when it ends: the acceptance rate below which it would have stopped drafting."""
+
+    @property
+    def never_drafts(self) -> bool:
+        return self.seeded or self.spec.k == 0
 
 
 class DepthScheduler(AsyncScheduler):
@@ -59,18 +87,16 @@ class DepthScheduler(AsyncScheduler):
         config = self.vllm_config.additional_config
         assert isinstance(config, ControllerConfig), f"additional_config is {config!r}"
         self._speculation, settings = config.speculation, config.settings
-        self._drafts: Drafts = "own"
-        self._drafted_by: Drafts = "own"  # in the step before
+        self._default_drafts: DraftsChoice = self._speculation.default_drafts
         self._log = RateLimitedLog(logger)
         self._controller = DepthGuard(self.num_spec_tokens, settings, self._log)
-        self._decisions: dict[str, Decision] = {}
-        self._categories: dict[str, str] = {}
+        self._known: dict[str, _Known] = {}
         # Requests that have ended; forgotten when the records of the step that ended them are written.
         self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
-        self._began_s = self._updated_s = 0.0
-        self._asked = 0  # draft iterations of the step before
+        self._began_s = self._updated_s = self._told_s = 0.0
+        self._own_depth = 0  # of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
 
@@ -78,7 +104,7 @@ class DepthScheduler(AsyncScheduler):
         """See vLLM; speculation is in the sampling parameters' extra arguments."""
         super().add_request(request)
         if request.request_id.startswith(ORDER_PREFIX):
-            self._switch_drafts(request.request_id)
+            self._change_default(request.request_id)
         params = request.sampling_params
         arguments = (params.extra_args if params is not None else None) or {}
         try:
@@ -90,16 +116,36 @@ class DepthScheduler(AsyncScheduler):
         # Depths follow measured times. With drafts they would decide how often the request's random generator is used,
         # and so its text; without drafts it is used once a token.
         seeded = params is not None and params.sampling_type is SamplingType.RANDOM_SEED
-        self._categories[request.request_id] = category
         spec, _ = requested.resolve(self._speculation)
-        self._controller.add(request.request_id, spec, category, seeded=seeded)
+        self._known[request.request_id] = _Known(spec, category, seeded)
+        self._tell_controller(request.request_id)
 
-    def _switch_drafts(self, order: str) -> None:
-        """Draft in the ordered way from the next step on. Its costs and acceptance are yet to be learned."""
-        for drafts in get_args(Drafts):
-            if order.startswith(ORDER_PREFIX + drafts) and drafts != self._drafts:
-                self._drafts = drafts
-                self._controller.start_afresh()
+    def _change_default(self, order: str) -> None:
+        """Draft in the ordered way, from the next step on, for all requests that have not chosen."""
+        for choice in get_args(DraftsChoice):
+            if order.startswith(ORDER_PREFIX + choice) and choice != self._default_drafts:
+                self._default_drafts = choice
+                for request_id, known in self._known.items():
+                    if known.spec.drafts is None and request_id not in self._freed:
+                        self._tell_controller(request_id)
+
+    def _tell_controller(self, request_id: str) -> None:
+        """Have the controller begin a request; what it saw of the request's other drafts is forgotten."""
+        known = self._known[request_id]
+        # Where there is one way to draft, the controller needs not know which.
+        drafts = self._choice(known) if self._speculation.drafts_both_ways else None
+        spec = known.spec.model_copy(update={"drafts": drafts})
+        self._controller.add(request_id, spec, known.category, seeded=known.seeded)
+
+    def _choice(self, known: _Known) -> DraftsChoice:
+        return known.spec.drafts or self._default_drafts
+
+    def _drafter(self, known: _Known) -> Drafts:
+        """Return who makes the request's next drafts."""
+        choice = self._choice(known)
+        if choice != "auto":
+            return choice
+        return known.decision.drafts if known.decision else "own"
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """See vLLM."""
@@ -108,12 +154,9 @@ class DepthScheduler(AsyncScheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         # The decisions of the step before hold for this step; those made now hold for the next.
-        reasons = {
-            key: self._decisions[key].reason for key in scheduler_output.num_scheduled_tokens.keys() & self._decisions
-        }
-        self._under_way.began(StepUnderWay(scheduler_output, self._began_s, reasons, self._drafted_by, self._asked))
-        self._drafted_by = self._drafts
-        setattr(scheduler_output, DRAFTS_ATTRIBUTE, self._drafts)
+        scheduled = {key: self._known[key] for key in scheduler_output.num_scheduled_tokens.keys() & self._known.keys()}
+        reasons = {key: known.decision.reason for key, known in scheduled.items() if known.decision}
+        drafts = {key: known.drafts for key, known in scheduled.items()}
         super()._update_after_schedule(scheduler_output)
         decoding: list[str] = []
         prefill_tokens = 0
@@ -125,21 +168,36 @@ class DepthScheduler(AsyncScheduler):
                 decoding.append(request_id)
         prefill_tokens = min(prefill_tokens, self.max_num_scheduled_tokens)
         decisions = self._controller.decide(decoding, prefill_tokens)
-        self._decisions.update(decisions)
-        self._asked = max((each.k for each in decisions.values()), default=0)
-        scheduler_output.num_spec_tokens_to_schedule = self._asked
+        for request_id, known in scheduled.items():
+            known.decision = decisions.get(request_id, known.decision)
+            known.drafts = self._drafter(known)
+        without_own = self._without_own(scheduled)
+        own_depth = max((each.k for key, each in decisions.items() if key not in without_own), default=0)
+        self._under_way.began(
+            StepUnderWay(scheduler_output, self._began_s, reasons, drafts, own_depth, self._own_depth)
+        )
+        self._own_depth = own_depth
+        wanted = max((each.k for each in decisions.values()), default=0)
+        scheduler_output.num_spec_tokens_to_schedule = self._speculation.to_draft(wanted)
+        setattr(scheduler_output, DRAFTS_ATTRIBUTE, without_own)
+        setattr(scheduler_output, OWN_DEPTH_ATTRIBUTE, own_depth)
         for request_id, decision in decisions.items():
             # Drafts made ahead are not known yet, so these are placeholders. Others come by `update_draft_token_ids`.
             self.requests[request_id].spec_token_ids = [-1] * decision.k if self._drafts_ahead else []
+
+    def _without_own(self, scheduled: Mapping[str, _Known]) -> frozenset[str]:
+        """Return the requests that need no draft of the entry's own: the lookup drafts for them, or nothing ever."""
+        if not self._speculation.drafts_both_ways:
+            return frozenset()
+        return frozenset(key for key, known in scheduled.items() if known.drafts == "ngram" or known.never_drafts)
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """See vLLM. These are the drafts of a proposer that does not draft ahead."""
         super().update_draft_token_ids(draft_token_ids)
         for request_id in draft_token_ids.req_ids:
-            request = self.requests.get(request_id)
-            decision = self._decisions.get(request_id)
-            if request is not None and decision is not None and len(request.spec_token_ids) > decision.k:
-                request.spec_token_ids = request.spec_token_ids[: decision.k]
+            request, known = self.requests.get(request_id), self._known.get(request_id)
+            if request is not None and known is not None and known.decision is not None:
+                request.spec_token_ids = request.spec_token_ids[: known.decision.k]
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -154,20 +212,28 @@ class DepthScheduler(AsyncScheduler):
         for group in outputs.values():
             for output in group.outputs:
                 drafted, accepted = counts.get(output.request_id, (0, 0))
-                reason = step.reasons.get(output.request_id, "") if step else ""
-                drafts = step.drafts if step else self._drafted_by
-                record = StepRecord(drafted, accepted, reason, self._categories.get(output.request_id, ""), drafts)
+                known = self._known.get(output.request_id)
+                record = StepRecord(
+                    drafted,
+                    accepted,
+                    reason=step.reasons.get(output.request_id, "") if step else "",
+                    category=known.category if known else "",
+                    drafts=step.drafts.get(output.request_id, "own") if step else "own",
+                    tau=known.tau if known else None,
+                )
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
+                if now_s - self._told_s > _LEARNED_EVERY_S:
+                    self._told_s = now_s
+                    output.kv_transfer_params[LEARNED_KEY] = self._learned()
         for request_id in self._freed:
-            self._decisions.pop(request_id, None)
-            self._categories.pop(request_id, None)
+            self._known.pop(request_id, None)
         self._freed.clear()
         if step is None:
             self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
-        elif step.drafts == self._drafts:  # drafts from before a switch teach nothing about the others
+        else:
             times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
             # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
-            drafted = step.drafted_before if self.use_v2_model_runner else scheduler_output.num_spec_tokens_to_schedule
+            drafted = step.own_depth_before if self.use_v2_model_runner else step.own_depth
             self._controller.observe(
                 StepResult(
                     seconds,
@@ -176,13 +242,30 @@ class DepthScheduler(AsyncScheduler):
                     counts,
                     decoding=len(step.reasons),
                     prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
+                    ngram=self._looked_up(step, counts),
                     verify_s=times.verify_s if times else None,
                     draft_s=times.draft_s if times else None,
                 )
             )
         return outputs
 
+    def _learned(self) -> Learned:
+        """Return what the controller has learned; log its advice."""
+        learned = self._controller.learned()
+        if learned.advice is not None:
+            self._log.warning("advice", "advice: %s: %s", learned.advice, learned.reason)
+        return learned._replace(tau=dict(learned.tau))  # vLLM's encoder knows no other mappings
+
+    def _looked_up(self, step: StepUnderWay, counts: Mapping[str, tuple[int, int]]) -> frozenset[str]:
+        """Return the requests whose verified drafts came from n-gram lookup beside an own draft."""
+        if not self._speculation.drafts_both_ways:
+            return frozenset()
+        return frozenset(key for key in counts if step.drafts.get(key) == "ngram")
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        known = self._known.get(request.request_id)
+        if known is not None:
+            known.tau = self._controller.tau(request.request_id)
         self._controller.remove(request.request_id)
         self._freed.append(request.request_id)
         return super()._free_request(request, *args, **kwargs)

@@ -8,9 +8,11 @@ afresh. All of this is logged, each kind at most once a minute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cluster.rate_limited_log import RateLimitedLog
+from router.observation import NOTHING_LEARNED, Learned
 from router.spec_params import SpecParams
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
@@ -64,6 +66,11 @@ class DepthGuard:
                 words = "requests that the speculation controller does not know get no drafts: %s"
                 self._log.warning("unknown", words, ", ".join(unknown))
             decided.update(dict.fromkeys(unknown, _NONE))
+        # vLLM would write drafts beyond its buffers.
+        for key in [key for key, decision in decided.items() if not 0 <= decision.k <= self._k_max]:
+            words = "request %s: %d drafts are impossible, at most %d are possible"
+            self._log.warning("depth", words, key, decided[key].k, self._k_max)
+            decided[key] = replace(decided[key], k=min(max(decided[key].k, 0), self._k_max))
         return decided
 
     def observe(self, result: StepResult) -> None:
@@ -72,6 +79,22 @@ class DepthGuard:
             self._controller.observe(result)
         except Exception as error:  # noqa: BLE001 - see the module
             self._failed(error)
+
+    def tau(self, request_id: str) -> float | None:
+        """See `DepthController.tau`."""
+        try:
+            return self._controller.tau(request_id)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return None
+
+    def learned(self) -> Learned:
+        """See `DepthController.learned`."""
+        try:
+            return self._controller.learned()
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return NOTHING_LEARNED
 
     def possible(self, counts: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Return the counts by request; impossible ones as the nearest possible ones."""

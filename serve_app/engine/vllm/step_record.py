@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from router.observation import NOTHING_LEARNED, Learned
 from router.registry import Drafts
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.batch import Reason
@@ -20,8 +21,16 @@ from serve_app.speculation.batch import Reason
 RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
 
+LEARNED_KEY: Final = "power_lever_learned"
+"""Where now and then what the controller has learned (`Learned`) is, in the same field."""
+
 DRAFTS_ATTRIBUTE: Final = "power_lever_drafts"
-"""Attribute of the scheduler's output: who drafts at the end of its step."""
+"""Attribute of the scheduler's output: the ids (a frozenset) of the requests of its step that need no draft of the
+entry's own at its end. The n-gram lookup drafts for them, or nothing ever does. All others need the entry's own."""
+
+OWN_DEPTH_ATTRIBUTE: Final = "power_lever_own_depth"
+"""Attribute of the scheduler's output: draft tokens that the entry's own draft has to make at the end of its step. The
+lookup may have to make more, up to `num_spec_tokens_to_schedule`."""
 
 MOST_UNDER_WAY: Final = 64
 """Steps that are kept: far more than vLLM has under way (two with asynchronous scheduling, else one per pipeline
@@ -41,6 +50,8 @@ class StepRecord(NamedTuple):
     """The request's category."""
     drafts: Drafts = "own"
     """Who made them."""
+    tau: float | None = None
+    """In the request's last step: the acceptance rate (0-1) below which it would have stopped drafting."""
 
 
 @dataclass(slots=True)
@@ -65,12 +76,19 @@ class RequestRecord:
     def stats(self) -> SpecStats:
         """Return the totals of the request so far."""
         reasons = Counter(step.reason for step in self.steps if step.reason)
+        drafts: dict[Drafts, DraftCount] = {}
+        for step in self.steps:
+            if step.drafted:
+                drafts.setdefault(step.drafts, DraftCount()).add(step.drafted, step.accepted)
         return SpecStats(
             steps=sum(1 for step in self.steps if step.drafted),
             draft_tokens=sum(step.drafted for step in self.steps),
             accepted_tokens=sum(step.accepted for step in self.steps),
             reasons=dict(reasons),
             stopped_by_tau=reasons[Reason.TAU_STOPPED] > 0,
+            drafts=drafts,
+            tau=self.steps[-1].tau if self.steps else None,
+            last_reason=self.steps[-1].reason if self.steps else "",
         )
 
 
@@ -89,6 +107,12 @@ class SpecRecords:
         self._records: WeakKeyDictionary[Hashable, RequestRecord] = WeakKeyDictionary()
         self._categories: dict[str, DraftCount] = {}
         self._own = DraftCount()
+        self._learned = NOTHING_LEARNED
+
+    @property
+    def learned(self) -> Learned:
+        """What the engine's controller has learned, lately."""
+        return self._learned
 
     @property
     def own_drafts(self) -> DraftCount:
@@ -109,14 +133,15 @@ class SpecRecords:
         params = output.kv_transfer_params
         if not params or RECORD_KEY not in params:
             return
+        if LEARNED_KEY in params:
+            self._learned = Learned(*params.pop(LEARNED_KEY))
         step = StepRecord(*params.pop(RECORD_KEY))
         output.kv_transfer_params = params or None
         counts = [self._categories.setdefault(step.category, DraftCount())]
         if step.drafts == "own":
             counts.append(self._own)
         for count in counts:
-            count.drafted += step.drafted
-            count.accepted += step.accepted
+            count.add(step.drafted, step.accepted)
         if collector is not None:
             self.of(collector).add(step, len(output.new_token_ids))
 
@@ -130,10 +155,12 @@ class StepUnderWay(NamedTuple):
     """Monotonic clock when scheduling began, s."""
     reasons: Mapping[str, Reason]
     """Why each request has that many drafts in it; none for a request that ends its prefill."""
-    drafts: Drafts
-    """Who made the drafts that it verifies."""
-    drafted_before: int = 0
-    """Draft iterations that the step before was asked for."""
+    drafts: Mapping[str, Drafts]
+    """Who made the drafts that it verifies, by request."""
+    own_depth: int = 0
+    """Draft iterations of the proposer at its end, for later steps. n-gram drafts beside an own draft count none."""
+    own_depth_before: int = 0
+    """Those of the step before."""
 
 
 class StepsUnderWay:

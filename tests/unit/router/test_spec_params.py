@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from router.difficulty.categories import Category
 from router.registry import Drafts, DraftsChoice, Speculation
-from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
+from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams, WhoDrafts
 
 SPECULATION = Speculation(method="ngram", k_max=8, tau=0.25)
 BOTH = Speculation(method="draft_model", draft="d", k_max=8, tau="auto", drafts="own")
@@ -40,26 +40,37 @@ def test_the_entry_fills_in_what_the_client_left_open_and_caps_k(
 def test_an_entry_that_drafts_in_both_ways_lets_the_client_choose(drafts: DraftsChoice | None) -> None:
     requested = SpecParams(drafts=drafts)
     assert requested.resolve(BOTH)[0] == SpecParams(k="auto", tau="auto", drafts=drafts)
-    assert requested.unlike_requested(BOTH) is None
+    in_tier: tuple[tuple[DraftsChoice | None, str | None], ...] = ((None, None), ("ngram", "poor"))
+    for now, why in in_tier:
+        who = requested.who_drafts(BOTH, requested.resolve(BOTH)[0], now, why)
+        # Without a choice, the tier's way holds.
+        assert who == WhoDrafts(drafts, drafts or now or "own", None if drafts else why)
 
 
 @pytest.mark.parametrize(
     ("drafts", "speculation", "used", "why"),
     [
-        ("own", SPECULATION, "ngram", "drafts own is requested, and the tier's entry has only ngram drafts"),
+        ("own", SPECULATION, "ngram", "the tier's entry has only ngram drafts"),
         ("auto", SPECULATION, "ngram", None),
-        ("ngram", Speculation(method="eagle3", draft="d", k_max=8), "own", "has only own drafts"),
-        ("ngram", Speculation(method="suffix", k_max=8), "own", "has only own drafts"),
+        ("ngram", Speculation(method="eagle3", draft="d", k_max=8), "own", "the tier's entry has only own drafts"),
+        ("ngram", Speculation(method="suffix", k_max=8), "own", "the tier's entry has only own drafts"),
         ("own", Speculation(method="eagle3", draft="d", k_max=8), "own", None),
     ],
 )
 def test_an_entry_that_drafts_in_one_way_keeps_to_it_and_says_so(
-    drafts: DraftsChoice, speculation: Speculation, used: str, why: str | None
+    drafts: DraftsChoice, speculation: Speculation, used: DraftsChoice, why: str | None
 ) -> None:
     requested = SpecParams(drafts=drafts)
     assert requested.resolve(speculation)[0].drafts == used
-    said = requested.unlike_requested(speculation)
-    assert said is None if why is None else said is not None and why in said
+    assert requested.who_drafts(speculation, requested.resolve(speculation)[0], None, None) == WhoDrafts(
+        drafts, used, why
+    )
+
+
+def test_nobody_drafts_where_nothing_is_drafted() -> None:
+    for requested, speculation in ((SpecParams(k=0, drafts="own"), BOTH), (SpecParams(drafts="own"), None)):
+        who = requested.who_drafts(speculation, requested.resolve(speculation)[0], "ngram", "poor")
+        assert who == WhoDrafts("own", None, None)
 
 
 @pytest.mark.parametrize(

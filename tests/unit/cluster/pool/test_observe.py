@@ -7,7 +7,7 @@ from ray.serve._private.common import DeploymentStatus
 
 from cluster.pool.messages import ReplicaReport
 from cluster.pool.observe import TierDeployment, observe, tier_deployment
-from router.observation import ClusterGpus, GpuSupply, TierState
+from router.observation import ClusterGpus, GpuSupply, Learned, TierState
 from tests.unit.cluster.pool.reports import loading, overview, running
 from tests.unit.router.profiles import small_profile
 
@@ -162,6 +162,19 @@ def test_a_tier_shows_n_gram_drafting_as_soon_as_one_replica_has_switched() -> N
     state = eco(TierDeployment(running=1), reports[0])
     assert (state.drafts, state.drafts_reason) == ("own", None)
     assert eco(TierDeployment(running=1), running()).drafts is None
+
+
+def test_a_tier_shows_the_mean_of_each_tau_and_an_advice_that_all_replicas_give() -> None:
+    def report(name: str, learned: Learned) -> ReplicaReport:
+        return ReplicaReport("eco", name, "running", "small-draft", learned=learned)
+
+    advised = Learned({"code": 0.2, "math": 0.5}, "no_drafts", "drafts lose time")
+    one, other = report("a", advised), report("b", Learned({"code": 0.4}))
+    assert eco(TierDeployment(running=1), one).learned == advised
+    both = eco(TierDeployment(running=2), one, other).learned
+    assert both.tau == pytest.approx({"code": 0.3, "math": 0.5})
+    assert (both.advice, both.reason) == (None, None)
+    assert eco(TierDeployment(running=0)).learned == Learned()
 
 
 def test_the_reports_queue_waits_are_averaged_over_the_replicas_that_run() -> None:

@@ -63,8 +63,11 @@ class World:
         return self.models_dir / "m.partial"
 
     def seed(self, source: ModelSource = SOURCE, *, token: str | None = None, endpoint: str | None = None) -> str:
+        return self.seeder(token=token, endpoint=endpoint).seed("m", source)
+
+    def seeder(self, *, token: str | None = None, endpoint: str | None = None) -> Seeder:
         access = HubAccess(endpoint or self.hub.url, token or False)
-        return Seeder(self.models_dir, access, self.lines.append).seed("m", source)
+        return Seeder(self.models_dir, access, self.lines.append)
 
 
 @pytest.fixture

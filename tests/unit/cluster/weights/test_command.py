@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.weights.command import main
+from cluster.weights.manifest import read_manifest
 from tests.support.fake_hub import FakeHub
 from tests.unit.cluster.weights.conftest import FILES, REPO
 
@@ -41,9 +42,24 @@ def test_seed_list_and_verify_agree(
     out = capsys.readouterr().out
     assert "complete" in out
     assert "eco/" in out
-    assert f"hub {REPO}@main" in out
+    manifest = read_manifest(models / "m")
+    assert manifest is not None
+    assert f"hub {REPO}@{manifest.commit[:12]}" in out
     assert main(["verify", "--profile", profile], env) == 0
     assert capsys.readouterr().out == "m: as seeded\n"
+
+
+def test_an_update_downloads_only_what_has_moved(
+    env: dict[str, str], hub: FakeHub, profile_file: ProfileFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = profile_file({"m": SMALL})
+    main(["seed", "--profile", profile], env)
+    capsys.readouterr()
+    assert main(["seed", "--profile", profile, "--update"], env) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    hub.add(REPO, FILES | {"tokenizer.json": b"[]"})
+    assert main(["seed", "--profile", profile, "--update"], env) == 0
+    assert "replacing" in capsys.readouterr().out
 
 
 def test_verify_names_the_damaged_file_and_exits_1(

@@ -113,16 +113,46 @@ def test_a_file_that_differs_from_the_hubs_checksum_is_refused_and_removed(world
     assert world.hub.downloads[-1] == file
 
 
-def test_a_branch_that_moves_between_two_seeds_does_not_mix_two_commits(world: World) -> None:
-    world.hub.add(REPO, FILES | {"generation_config.json": b"not in the next commit"})
+CHANGED = FILES | {SHARD_2: FILES[SHARD_2][::-1], "config.json": b'{"model_type": "qwen2"}'}
+
+
+def test_a_seed_that_continues_stays_with_the_commit_that_it_began_with(world: World) -> None:
     world.hub.fail(SHARD_1, 500)
     with pytest.raises(WeightsError):
         world.seed()
-    changed = FILES | {SHARD_2: FILES[SHARD_2][::-1], "config.json": b'{"model_type": "qwen2"}'}
-    world.hub.add(REPO, changed)
+    world.hub.add(REPO, CHANGED)
     world.hub.fail(SHARD_1, None)
     assert world.seed() == "seeded"
-    assert content(world) == {name: changed[name] for name in NEEDED}
+    assert content(world) == {name: FILES[name] for name in NEEDED}
+
+
+def test_a_model_that_is_seeded_again_keeps_its_commit_although_the_branch_has_moved(world: World) -> None:
+    world.seed()
+    before = read_manifest(world.path)
+    world.hub.add(REPO, CHANGED)
+    (world.path / SHARD_2).unlink()
+    assert world.seed() == "seeded"
+    assert content(world) == {name: FILES[name] for name in NEEDED}
+    assert read_manifest(world.path) == before
+
+
+def test_a_profile_may_name_a_commit(world: World) -> None:
+    world.seed()
+    manifest = read_manifest(world.path)
+    assert manifest is not None
+    world.hub.add(REPO, CHANGED)
+    assert world.seed(ModelSource(source="hub", repo=REPO, revision=manifest.commit)) == "seeded"
+    assert content(world) == {name: FILES[name] for name in NEEDED}
+
+
+def test_an_update_moves_to_the_branchs_commit_and_never_mixes_two(world: World) -> None:
+    world.seed()
+    assert not world.seeder().has_moved("m", SOURCE)
+    world.hub.add(REPO, CHANGED)
+    assert world.seed() == "kept"
+    assert world.seeder().has_moved("m", SOURCE)
+    assert world.seeder().seed("m", SOURCE, again=True) == "seeded"
+    assert content(world) == {name: CHANGED[name] for name in NEEDED}
 
 
 def test_a_profile_that_names_another_repository_replaces_the_model(world: World) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.pool.messages import DraftOrder
-from router.registry import ChainEntry, Drafts, Speculation
+from router.registry import ChainEntry, DraftsChoice, Speculation
 from serve_app.engine.draft_fallback import MEMORY_TOKENS, DraftChoice, DraftKeeper
 from serve_app.engine.interface import DraftCount, EngineError
 from serve_app.engine.stub import StubEngine
@@ -62,9 +62,9 @@ def test_n_gram_drafting_stays_until_an_operator_orders_otherwise(total: tuple[i
     assert gone.after(*total, floor, MIN_TOKENS) == gone
 
 
-@pytest.mark.parametrize("drafts", ["own", "ngram"])
+@pytest.mark.parametrize("drafts", ["own", "ngram", "auto"])
 @pytest.mark.parametrize("before", [DraftChoice(), DraftChoice("ngram", "poor")])
-def test_an_order_is_followed(before: DraftChoice, drafts: Drafts) -> None:
+def test_an_order_is_followed(before: DraftChoice, drafts: DraftsChoice) -> None:
     assert before.ordered(drafts) == DraftChoice(drafts, "ordered by the operator")
 
 
@@ -96,13 +96,13 @@ class Engine(StubEngine):
     def __init__(self, own: DraftCount) -> None:
         super().__init__(ENTRY, 0)
         self.own = own
-        self.switches: list[Drafts] = []
+        self.switches: list[DraftsChoice] = []
         self.fails = False
 
     def own_drafts(self) -> DraftCount:
         return self.own
 
-    async def use_drafts(self, drafts: Drafts) -> None:
+    async def use_drafts(self, drafts: DraftsChoice) -> None:
         if self.fails:
             raise EngineError("engine_failed", "broken", status=500, retryable=True)
         self.switches.append(drafts)
@@ -118,6 +118,15 @@ async def test_good_drafts_are_left_alone() -> None:
     await kept.judge()
     assert engine.switches == []
     assert kept.choice.drafts == "own"
+
+
+async def test_without_a_floor_poor_drafts_stay_and_an_order_is_followed() -> None:
+    engine = Engine(POOR)
+    kept = DraftKeeper("eco", engine, None, MIN_TOKENS, DraftChoice("auto"))
+    await kept.judge()
+    assert (engine.switches, kept.choice) == ([], DraftChoice("auto"))
+    await kept.obey(DraftOrder("own", given_s=1.0))
+    assert (engine.switches, kept.choice.drafts) == (["own"], "own")
 
 
 async def test_an_engine_switches_once_and_logs_why(caplog: pytest.LogCaptureFixture) -> None:

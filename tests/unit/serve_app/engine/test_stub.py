@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.registry import DraftsChoice, Speculation, Tau
+from router.spec_params import SpecParams
 from serve_app.engine.interface import (
     Admitted,
+    DraftCount,
     EngineError,
     EngineItem,
     EngineLoad,
@@ -72,6 +75,39 @@ def test_speculation_stats_say_what_the_tokens_say(text: str, k: int, max_tokens
     assert spec.draft_tokens == k * spec.steps
     assert spec.accepted_tokens == sum(token.spec_accepted for token in tokens)
     assert end_of(items).completion_tokens == len(tokens) == max_tokens
+
+
+BOTH = ENTRY.model_copy(update={"speculation": Speculation(method="draft_model", draft="d", k_max=4, drafts="own")})
+
+
+@pytest.mark.parametrize(
+    ("drafts", "used"), [(None, {"own"}), ("own", {"own"}), ("ngram", {"ngram"}), ("auto", {"own", "ngram"})]
+)
+async def test_a_request_chooses_who_drafts(drafts: DraftsChoice | None, used: set[str]) -> None:
+    engine = StubEngine(BOTH, 0)
+    spec = SpecParams(drafts=drafts).resolve(BOTH.speculation)[0]
+    stats = end_of(await answer(generation(spec=spec, max_tokens=40), engine)).spec
+    assert stats.drafts.keys() == used
+    assert sum(count.drafted for count in stats.drafts.values()) == stats.draft_tokens
+    assert sum(count.accepted for count in stats.drafts.values()) == stats.accepted_tokens
+    assert engine.own_drafts() == stats.drafts.get("own", DraftCount())
+
+
+async def test_an_order_changes_who_drafts_for_requests_that_have_not_chosen() -> None:
+    engine = StubEngine(BOTH, 0)
+    await engine.use_drafts("ngram")
+    open_to_all, chosen = [SpecParams(drafts=drafts).resolve(BOTH.speculation)[0] for drafts in (None, "own")]
+    assert end_of(await answer(generation(spec=open_to_all), engine)).spec.drafts.keys() == {"ngram"}
+    assert end_of(await answer(generation(spec=chosen), engine)).spec.drafts.keys() == {"own"}
+
+
+@pytest.mark.parametrize(("tau", "stopped", "shown"), [(0.0, False, None), (0.9, True, 0.9), ("auto", False, 0.25)])
+async def test_a_tau_above_the_stubs_acceptance_stops_drafts(tau: Tau, stopped: bool, shown: float | None) -> None:
+    engine = StubEngine(BOTH, 0)
+    spec = SpecParams(k=4, tau=tau).resolve(BOTH.speculation)[0]
+    stats = end_of(await answer(generation(spec=spec, max_tokens=40), engine)).spec
+    assert (stats.stopped_by_tau, stats.tau) == (stopped, shown)
+    assert engine.learned().tau == {"general_reasoning": 0.25}
 
 
 async def test_the_tokens_directive_ends_the_answer_by_itself() -> None:

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from serve_app.engine.vllm.ngram_lookup import LONGEST, SHORTEST, TokenHistory, ngram_drafts  # noqa: E402
+from serve_app.engine.vllm.ngram_lookup import (  # noqa: E402
+    LONGEST,
+    SHORTEST,
+    TokenHistory,
+    mixed_drafts,
+    mixed_probabilities,
+    ngram_drafts,
+)
 
 
 def plain_drafts(tokens: list[int], k: int) -> list[int]:
@@ -33,6 +40,18 @@ def test_every_request_gets_what_a_plain_search_finds(texts: list[list[int]], k:
 def test_a_copied_text_is_predicted() -> None:
     text = [7, 8, 9, 10, 11, 12, 7, 8, 9]
     assert ngram_drafts(torch.tensor([text]), torch.tensor([len(text)]), 3).tolist() == [[10, 11, 12]]
+
+
+def test_in_a_mixed_batch_each_request_has_its_own_kind_of_drafts_with_their_probabilities() -> None:
+    own, looked_up = torch.tensor([[1], [2]]), torch.tensor([[3, 0], [1, 3]])
+    rows = torch.tensor([False, True])
+    assert mixed_drafts(own, looked_up, rows).tolist() == [[1, 0], [1, 3]]
+    assert mixed_drafts(own[:, :0], looked_up, rows)[1].tolist() == [1, 3]
+
+    probabilities = torch.tensor([[[0.1, 0.9, 0.0, 0.0]], [[0.0, 0.2, 0.3, 0.5]]])
+    mixed = mixed_probabilities(probabilities, looked_up, rows)
+    assert mixed[0, 0].tolist() == probabilities[0, 0].tolist()
+    assert mixed[1].tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
 
 
 def test_a_history_is_read_in_the_order_of_its_blocks() -> None:

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.rate_limited_log import RateLimitedLog
+from router.observation import NOTHING_LEARNED
 from router.spec_params import SpecParams
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
+from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -49,6 +51,16 @@ def test_a_request_that_was_never_added_gets_no_drafts_and_takes_none_from_the_o
     assert depths(guarded, "a", "nobody") == {"a": 5, "nobody": 0}
     assert depths(guarded, "nobody") == {"nobody": 0}
     assert warnings(caplog) == ["requests that the speculation controller does not know get no drafts: nobody"]
+
+
+@pytest.mark.parametrize(("decided", "used"), [(-1, 0), (0, 0), (K_MAX, K_MAX), (K_MAX + 1, K_MAX)])
+def test_a_depth_that_vllms_buffers_do_not_hold_is_clamped(
+    decided: int, used: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    decide = {"a": Decision(decided, Reason.AUTO_OFF), "b": Decision(3, Reason.AUTO_OFF)}
+    monkeypatch.setattr(DepthController, "decide", lambda *args: dict(decide))
+    assert depths(guard(), "a", "b") == {"a": used, "b": 3}
+    assert len(caplog.records) == (decided != used)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +108,17 @@ def test_a_fault_of_the_controller_costs_what_it_learned_and_no_answer(
     assert warnings(caplog) == [
         "the speculation controller failed and starts afresh: ZeroDivisionError: a fault of the controller"
     ]
+
+
+def test_the_tau_of_a_request_is_its_own_and_none_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = guard()
+    guarded.add("a", SpecParams(k=5, tau=0.5), "code", seeded=False)
+    guarded.add("b", *FIXED, seeded=False)
+    assert [guarded.tau(name) for name in ("a", "b", "nobody")] == [0.5, None, None]
+    for method in ("tau", "learned"):
+        monkeypatch.setattr(DepthController, method, fails_once(method))
+    assert (guarded.tau("a"), guarded.learned()) == (None, NOTHING_LEARNED)
+    assert depths(guarded, "a") == {"a": 5}
 
 
 def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:

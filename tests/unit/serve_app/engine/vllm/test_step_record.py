@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.observation import Learned
+from router.registry import Drafts
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.engine.vllm.step_record import (
+    LEARNED_KEY,
     MOST_UNDER_WAY,
     RECORD_KEY,
     RequestRecord,
@@ -36,8 +39,10 @@ class Output:
     request_id: str = "r"
 
 
-def step(drafted: int, accepted: int, reason: str = "asked", category: str = "code") -> StepRecord:
-    return StepRecord(drafted, accepted, reason, category)
+def step(
+    drafted: int, accepted: int, reason: str = "asked", category: str = "code", drafts: Drafts = "own"
+) -> StepRecord:
+    return StepRecord(drafted, accepted, reason, category, drafts)
 
 
 def output(step: StepRecord, tokens: int | None = None) -> Output:
@@ -100,17 +105,27 @@ def test_flags_do_not_depend_on_how_the_consumer_takes_tokens(accepted: list[int
     assert sum(flags) == sum(accepted)
 
 
-def test_a_request_adds_up_its_steps_and_their_reasons() -> None:
+def test_a_request_adds_up_its_steps_by_reason_and_by_who_drafted() -> None:
     record = RequestRecord()
-    for each in (step(0, 0, ""), step(5, 3, "auto"), step(0, 0, "auto"), step(4, 0, "probe"), step(0, 0, "auto_off")):
+    for each in (
+        step(0, 0, ""),
+        step(5, 3, "auto"),
+        step(0, 0, "auto"),
+        step(4, 0, "probe", drafts="ngram"),
+        step(3, 1, "auto", drafts="ngram"),
+        step(0, 0, "auto_off")._replace(tau=0.25),
+    ):
         record.add(each, each.accepted + 1)
 
     assert record.stats() == SpecStats(
-        steps=2,
-        draft_tokens=9,
-        accepted_tokens=3,
-        reasons={"auto": 2, "probe": 1, "auto_off": 1},
+        steps=3,
+        draft_tokens=12,
+        accepted_tokens=4,
+        reasons={"auto": 3, "probe": 1, "auto_off": 1},
         stopped_by_tau=False,
+        drafts={"own": DraftCount(5, 3), "ngram": DraftCount(7, 1)},
+        tau=0.25,
+        last_reason="auto_off",
     )
 
 
@@ -144,6 +159,18 @@ def test_a_record_that_lost_its_type_on_the_way_is_read() -> None:
     records.take(Output([1], {RECORD_KEY: [5, 2, "asked", "code"]}), collector)
 
     assert records.of(collector).steps == [step(5, 2)]
+
+
+def test_what_the_controller_has_learned_is_taken_off_too_and_the_newest_is_kept() -> None:
+    records = SpecRecords()
+    assert records.learned == Learned()
+    for tau in (0.3, 0.4):
+        taken = Output([1], {RECORD_KEY: step(0, 0), LEARNED_KEY: [{"code": tau}, "no_drafts", "too slow"]})
+        records.take(taken, None)
+        assert taken.kv_transfer_params is None
+    records.take(output(step(0, 0)), None)
+
+    assert records.learned == Learned({"code": 0.4}, "no_drafts", "too slow")
 
 
 def test_other_data_on_the_output_stays() -> None:
@@ -217,7 +244,7 @@ def test_a_request_that_is_gone_leaves_its_totals_and_nothing_else() -> None:
 
 
 def under_way(output: object) -> StepUnderWay:
-    return StepUnderWay(output, 0.0, {}, "own")
+    return StepUnderWay(output, 0.0, {}, {}, 0)
 
 
 def test_a_step_that_is_done_is_forgotten_with_those_before_it() -> None:

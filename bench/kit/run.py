@@ -1,0 +1,127 @@
+"""Measure one engine after the other until the time is over.
+
+Nothing is begun that is not expected to end in time. What is begun nevertheless ends with the time: an engine that does
+not answer by then is ended, with its processes, and its measurement is left for the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.engine.engines import EngineGoneError, EngineProcess, RefusedError
+from bench.kit.plan import Engine, Measurement
+from bench.kit.results import Results
+
+START_S: Final = {True: 150.0, False: 60.0}
+"""Start of an engine that has not been seen yet, by whether it runs on a GPU (an H100: 27 s of imports, 76 s)."""
+OTHERS_S: Final = 15.0
+"""Any other measurement that has not been seen yet."""
+SPARE_S: Final = 5.0
+"""For ending the last engine, and writing the table."""
+
+
+class NothingToCompareError(RuntimeError):
+    """The answers of the engine without speculation are missing."""
+
+
+Measure = Callable[[EngineProcess, Engine, Measurement, float], dict[str, Any]]
+"""(process, engine, measurement, longest time in s) to the figures."""
+Start = Callable[[Engine, bool], AbstractContextManager[EngineProcess]]
+"""Starts an engine; the flag says whether with empty compile caches."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the kit.
+
+    Args:
+        results: takes the figures.
+        start: starts an engine.
+        measure: measures on it.
+        clock: now, s.
+        deadline_s: when the run must have ended, on that clock.
+        report: takes lines about the progress.
+    """
+
+    results: Results
+    start: Start
+    measure: Measure
+    clock: Callable[[], float]
+    deadline_s: float
+    report: Callable[[str], None]
+
+    def engines(self, engines: Sequence[Engine]) -> int:
+        """Measure what is missing; return how many measurements are left for another run."""
+        left = 0
+        for engine in engines:
+            self.results.say_impossible(engine)
+            if engine.impossible is None and not self.results.failed(engine):
+                left += self._engine(engine)
+        return left
+
+    def _engine(self, engine: Engine) -> int:
+        todo = [each for each in engine.measurements if self.results.get(engine, each) is None]
+        if not todo:
+            return 0
+        if not self._fits(self._start_s(engine) + (0.0 if todo[0].kind == "start" else self._other_s(todo[0]))):
+            self.report(f"{engine.label} ({engine.role}): left for the next run")
+            return len(todo)
+        self.report(f"{engine.label} ({engine.role}): starting, {len(todo)} measurements")
+        try:
+            return self._measure_all(engine, todo)
+        except EngineGoneError as error:
+            if self.clock() < self._end_s:
+                self.results.fail(engine, reason_in(str(error)))
+                self.report(f"{engine.label} ({engine.role}): failed: {reason_in(str(error))}")
+                return 0
+        except RefusedError as error:
+            self.results.fail(engine, str(error))
+        return sum(self.results.get(engine, each) is None for each in todo)
+
+    def _measure_all(self, engine: Engine, todo: Sequence[Measurement]) -> int:
+        left = 0
+        with self.start(engine, todo[0] == Measurement("start", "empty")) as process:
+            began_s = self.clock()
+            for number, measurement in enumerate(todo):
+                if number and not self._fits(self._other_s(measurement)):
+                    left += 1
+                    continue
+                since_s = self.clock()
+                try:
+                    result = self.measure(process, engine, measurement, self._end_s - since_s)
+                except NothingToCompareError as error:
+                    self.report(f"  {measurement.key}: {error}")
+                    continue
+                now_s = self.clock()
+                # The first answer of an engine comes after its start, whatever is measured first.
+                took_s = now_s - (since_s if number else began_s)
+                if number == 0 and measurement.kind != "start":
+                    took_s = min(took_s, self._other_s(measurement))
+                self.results.put(engine, measurement, result, took_s)
+                self.report(f"  {measurement.key}: {now_s - since_s:.1f} s")
+        return left
+
+    @property
+    def _end_s(self) -> float:
+        return self.deadline_s - SPARE_S
+
+    def _fits(self, seconds: float) -> bool:
+        return self.clock() + seconds <= self._end_s
+
+    def _start_s(self, engine: Engine) -> float:
+        seen_s = self.results.took_s(Measurement("start", "empty"))
+        return START_S[engine.tier.gpu is not None] if seen_s is None else seen_s
+
+    def _other_s(self, measurement: Measurement) -> float:
+        seen_s = self.results.took_s(measurement)
+        return OTHERS_S if seen_s is None else 1.2 * seen_s
+
+
+def reason_in(log: str) -> str:
+    """Return the last error that an engine's log names, in one line of at most 300 characters."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line.partition(":")[0].rpartition(" ")[2] and ": " in line]
+    return (errors or lines or ["no reason in its log"])[-1][:300]

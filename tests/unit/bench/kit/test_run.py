@@ -1,0 +1,111 @@
+"""The kit keeps its time, continues, and survives an engine that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.kit.plan import engines_of
+from bench.kit.results import OtherMachineError, Results
+from bench.kit.run import reason_in
+from bench.kit.table import reason_rows
+from router.registry import Profile
+from tests.unit.bench.kit.conftest import ALL_THERE, MACHINE, MADE_BY, Pretended
+
+
+def test_all_is_measured_once_when_there_is_time(profile: Profile, tmp_path: Path) -> None:
+    engines, pretended = engines_of(profile, ALL_THERE, 1), Pretended()
+    assert pretended.run(tmp_path / "r.json", minutes=60).engines(engines) == 0
+    assert len(pretended.started) == len(engines) == 6
+    assert pretended.emptied == [True] * 3 + [False] * 3
+    assert len(pretended.done) == len(set(pretended.done)) == sum(len(engine.measurements) for engine in engines)
+    again = Pretended()
+    assert again.run(tmp_path / "r.json", minutes=60).engines(engines) == 0
+    assert again.started == []
+
+
+def test_several_short_runs_measure_what_one_long_run_does_each_within_its_minutes(
+    profile: Profile, tmp_path: Path
+) -> None:
+    engines, long = engines_of(profile, ALL_THERE, 1), Pretended()
+    long.run(tmp_path / "long.json", minutes=60).engines(engines)
+    done: list[str] = []
+    for _ in range(20):
+        short = Pretended()
+        left = short.run(tmp_path / "short.json", minutes=4).engines(engines)
+        assert short.now_s <= 4 * 60
+        done += short.done
+        if not left:
+            break
+    assert sorted(done) == sorted(long.done)
+
+
+def test_nothing_is_begun_that_is_not_expected_to_end_in_time(profile: Profile, tmp_path: Path) -> None:
+    pretended = Pretended()
+    engines = engines_of(profile, ALL_THERE, 1)
+    left = pretended.run(tmp_path / "r.json", minutes=1).engines(engines)  # a GPU engine is expected to take longer
+    assert pretended.started == []
+    assert left == sum(len(engine.measurements) for engine in engines)
+
+
+def test_an_engine_that_is_slower_than_expected_ends_with_the_minutes_and_is_tried_again(
+    profile: Profile, tmp_path: Path
+) -> None:
+    engines, slow = engines_of(profile, ALL_THERE, 1), Pretended(start_s=400)
+    run = slow.run(tmp_path / "r.json", minutes=5)
+    assert run.engines(engines) > 0
+    assert slow.now_s <= 5 * 60
+    assert not any(run.results.failed(engine) for engine in engines)
+    patient = Pretended(start_s=400)
+    patient.run(tmp_path / "r.json", minutes=200).engines(engines)
+    assert patient.started[0] == slow.started[0]
+
+
+def test_an_engine_that_fails_leaves_its_reason_and_the_others_go_on(profile: Profile, tmp_path: Path) -> None:
+    engines, pretended = engines_of(profile, ALL_THERE, 1), Pretended(broken=("off",))
+    run = pretended.run(tmp_path / "r.json", minutes=60)
+    assert run.engines(engines) == 0
+    assert run.results.of(engines[0])["reason"] == "torch.OutOfMemoryError: CUDA out of memory."
+    assert pretended.started.count("eco/ngram off") == 1  # nor with warm caches
+    assert any(done.startswith("performance/early-exit drafts load") for done in pretended.done)
+    again = Pretended()
+    again.run(tmp_path / "r.json", minutes=60).engines(engines)
+    assert again.started == []
+
+
+def test_a_failed_engine_is_tried_again_only_when_asked_for(profile: Profile, tmp_path: Path) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    Pretended(broken=("off",)).run(tmp_path / "r.json", minutes=60).engines(engines)
+    mended = Pretended()
+    run = mended.run(tmp_path / "r.json", minutes=60)
+    run.results.forget_failures()
+    assert run.engines(engines) == 0
+    assert mended.started == ["eco/ngram off", "eco/ngram off"]
+
+
+def test_what_was_impossible_is_measured_once_it_is_possible(profile: Profile, tmp_path: Path) -> None:
+    without = engines_of(profile, ALL_THERE, cards=0)
+    run = Pretended().run(tmp_path / "r.json", minutes=60)
+    assert run.engines(without) == 0
+    assert {row["reason"] for row in reason_rows(run.results)} == {"it needs 1 GPUs, this machine has 0"}
+    pretended = Pretended()
+    later = pretended.run(tmp_path / "r.json", minutes=60)
+    later.engines(engines_of(profile, ALL_THERE, cards=1))
+    assert len(pretended.started) == 6
+    assert list(reason_rows(later.results)) == []
+
+
+@pytest.mark.parametrize("key", ["card", "driver", "versions"])
+def test_results_of_another_machine_are_not_continued(key: str, profile: Profile, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    Results.read(path, dict(MACHINE), MADE_BY).write()
+    with pytest.raises(OtherMachineError, match=f"{key} .*name another --json"):
+        Results.read(path, MACHINE | {key: "other"}, MADE_BY)
+
+
+def test_the_reason_is_the_last_error_of_the_log() -> None:
+    log = "INFO 08:00 x.py:1] KeyError: none here\n(EngineCore pid=7) ValueError: No available memory\nEngine died"
+    assert reason_in(log) == "(EngineCore pid=7) ValueError: No available memory"
+    assert reason_in("killed\n") == "killed"
+    assert reason_in("") == "no reason in its log"
