@@ -100,7 +100,7 @@ class Driver:
             return {key: replace(each, k=self._next(key)) for key, each in decisions.items()}
 
         controller.decide = scripted  # type: ignore[method-assign]
-        controller.observe = self.observed.append  # type: ignore[method-assign]
+        controller.observe = self.observed.append  # type: ignore[method-assign, assignment]
 
     def _next(self, request_id: str) -> int:
         depths = self._depths[request_id]
