@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
-SpeculationMethod = Literal["draft_model", "eagle3", "ngram", "ngram_gpu", "suffix"]
+SpeculationMethod = Literal["draft_model", "eagle3", "p_eagle", "ngram", "ngram_gpu", "suffix"]
 Runner = Literal["v1", "v2"]
 """vLLM's model runners."""
 Drafts = Literal["own", "ngram"]
@@ -17,9 +17,9 @@ stood there before."""
 DraftsChoice = Literal["own", "ngram", "auto"]
 """Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
-DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
+DraftTokens = Annotated[int, Field(ge=0, le=32, strict=True)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
-Tau = Annotated[float, Field(ge=0, le=1)] | Literal["auto"]
+Tau = Annotated[float, Field(ge=0, le=1, strict=True)] | Literal["auto"]
 """Acceptance rate (0-1) below which a request stops drafting; `auto`: below which drafts do not pay on this engine at
 this load, learned by category."""
 
@@ -64,9 +64,12 @@ class Speculation(Frozen):
     """Speculative decoding of one chain entry: how drafts are made, how many, and when they stop."""
 
     method: SpeculationMethod = Field(
-        description="How draft tokens are proposed. `ngram` looks them up on the CPU, `ngram_gpu` on the GPU."
+        description="How draft tokens are proposed. `ngram` looks them up on the CPU, `ngram_gpu` on the GPU; "
+        "`p_eagle` is an EAGLE-3 head that drafts all tokens at once."
     )
-    draft: str | None = Field(default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`).")
+    draft: str | None = Field(
+        default=None, description="Key in `models` of the draft (`draft_model`, `eagle3`, `p_eagle`)."
+    )
     k_max: int = Field(ge=1, le=32, description="Most draft tokens per step that a request may ask for.")
     k: DraftTokens = Field(
         default="auto",
@@ -92,16 +95,25 @@ class Speculation(Frozen):
 
     @model_validator(mode="after")
     def _draft_fits_method(self) -> Speculation:
-        needs_draft = self.method in ("draft_model", "eagle3")
+        needs_draft = self.method in ("draft_model", "eagle3", "p_eagle")
+        two_ways = needs_draft and self.method != "p_eagle"
         if needs_draft != (self.draft is not None):
             raise ValueError(
                 f"method {self.method!r} {'needs' if needs_draft else 'takes no'} `draft`, got {self.draft!r}"
             )
-        if self.floor is not None and not needs_draft:
-            raise ValueError(f"method {self.method!r} takes no `floor`, got {self.floor}: it has no draft to give up")
-        if self.drafts is not None and not needs_draft:
+        if self.floor is not None and not two_ways:
+            raise ValueError(f"method {self.method!r} takes no `floor`, got {self.floor}: it drafts in one way")
+        if self.drafts is not None and not two_ways:
             raise ValueError(f"method {self.method!r} takes no `drafts`, got {self.drafts!r}: it drafts in one way")
         return self
+
+    def to_draft(self, wanted: int) -> int:
+        """Return how many tokens the worker must draft where at most `wanted` are verified.
+
+        A P-EAGLE head drafts all at once: vLLM 0.32 lays out its queries for `k_max`, and cannot take fewer
+        (v1/spec_decode/llm_base_proposer.py:113-118, 629-637), except none.
+        """
+        return self.k_max if wanted and self.method == "p_eagle" else wanted
 
     @property
     def drafts_both_ways(self) -> bool:
@@ -114,6 +126,22 @@ class Speculation(Frozen):
         if self.method.startswith("ngram"):
             return "ngram"
         return self.drafts or "own"
+
+
+SAID_ELSEWHERE: Final = {
+    "model": "target",
+    "served_model_name": "target",
+    "max_model_len": "max_model_len",
+    "quantization": "quantization",
+    "tensor_parallel_size": "tiers.NAME.gpus",
+    "pipeline_parallel_size": "tiers.NAME.gpus",
+    "data_parallel_size": "tiers.NAME.replicas",
+    "speculative_config": "speculation",
+    "scheduler_cls": "speculation",
+    "worker_cls": "speculation",
+    "additional_config": "speculation",
+}
+"""Arguments of vLLM's engine that follow from other keys of the config, and from which."""
 
 
 class ChainEntry(Frozen):
@@ -133,6 +161,13 @@ class ChainEntry(Frozen):
         description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on; "
         "nested values as mappings (`compilation_config: {...}`).",
     )
+
+    @field_validator("engine_args")
+    @classmethod
+    def _not_said_elsewhere(cls, engine_args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for key in SAID_ELSEWHERE.keys() & engine_args.keys():
+            raise ValueError(f"takes no {key}, which follows from `{SAID_ELSEWHERE[key]}`")
+        return engine_args
 
 
 class Replicas(Frozen):

@@ -19,14 +19,10 @@ DEFAULT_UTILIZATION: Final = 0.92
 """vLLM's `gpu_memory_utilization` (`config/cache.py`)."""
 DEFAULT_BATCHED_TOKENS: Final = 8192
 """vLLM's `max_num_batched_tokens` on cards of 70 GiB and more; 2048 on others, so this is the larger."""
-DEFAULT_SEQUENCES: Final = 256
-"""vLLM's `max_num_seqs` where it is not set, on cards under 70 GiB."""
 MEAN_REQUEST_TOKENS: Final = 640
 """Tokens in the KV cache of a mean request: a prompt of 512 and half of an answer of 256."""
 MEAN_REQUESTS: Final = 16
 _BLOCK: Final = 16  # tokens of a KV block
-CONTEXT_GIB: Final = 0.5
-"""CUDA context and loaded kernels of one process, outside vLLM's budget (~; 0.3-0.5 GiB are usually reported)."""
 _WORKSPACE_GIB: Final = 0.4
 """Buffers of attention and GEMM kernels (cuBLAS, Marlin, FlashInfer's 394 MiB)."""
 _NCCL_GIB: Final = {1: 0.0, 2: 0.34, 4: 0.39, 8: 0.39}
@@ -34,8 +30,8 @@ _NCCL_GIB: Final = {1: 0.0, 2: 0.34, 4: 0.39, 8: 0.39}
 _GRAPH_GIB_PER_LAYER: Final = 0.00015
 _GRAPHS_GIB: Final = 0.25
 """CUDA graphs: a shared pool, and 0.15 MiB a layer and graph (~: 67 graphs of a 32-layer model take 0.5-0.6 GiB)."""
-_PIECEWISE_GRAPHS: Final = 35
-"""vLLM's default sizes up to 256 tokens: 1, 2, 4, 8, 16, ... in steps of 8."""
+_PIECEWISE_GRAPHS: Final = 51
+"""vLLM's default sizes up to 512 tokens: 1, 2, 4, 8, 16, ... in steps of 8, from 256 on in steps of 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +61,22 @@ class Budget:
         return f"needs {self.total:.1f} GiB ({listed}) of {self.allowed:.1f} GiB"
 
 
+def context_gib(gpu: Gpu) -> float:
+    """Return the CUDA context and loaded kernels of a process, GiB, outside vLLM's budget (~: grows with the card)."""
+    return 0.4 if gpu.memory_gib < 40 else 0.6
+
+
 def utilization(share: float, gpu: Gpu) -> float:
     """Return the `gpu_memory_utilization` of an engine with that share of a card, or with a whole one (1).
 
     Shares that add up to a card's 1 leave each process its CUDA context.
     """
-    return min(DEFAULT_UTILIZATION, floor(1000 * (share - CONTEXT_GIB / gpu.memory_gib)) / 1000)
+    return min(DEFAULT_UTILIZATION, floor(1000 * (share - context_gib(gpu) / gpu.memory_gib)) / 1000)
 
 
 def share_of(need_gib: float, gpu: Gpu) -> float:
     """Return the smallest share of a card, in hundredths, whose `utilization` allows that much."""
-    share = ceil(100 * (need_gib + CONTEXT_GIB) / gpu.memory_gib) / 100
+    share = ceil(100 * (need_gib + context_gib(gpu)) / gpu.memory_gib) / 100
     while utilization(share, gpu) * gpu.memory_gib < need_gib and share < 1:
         share = round(share + 0.01, 2)
     return share
@@ -98,7 +99,7 @@ def entry_budget(entry: ChainEntry, tier: Tier, known: Catalogue | None = None) 
             draft_bytes, draft_kv = small.weight_bytes, small.kv_bytes_per_token(small.layers, parallel)
         else:
             return None
-    sequences = _whole(arguments, "max_num_seqs", DEFAULT_SEQUENCES)
+    sequences = _whole(arguments, "max_num_seqs", tier.max_ongoing_requests)
     default = DEFAULT_UTILIZATION if tier.gpus >= 1 else tier.gpus
     allowed = arguments.get("gpu_memory_utilization", default)
     return Budget(
@@ -149,11 +150,15 @@ def _activations(model: Model, parallel: int, tokens: int, sequences: int, draft
 
 
 def _graphs(model: Model, sequences: int, drafts: int, eager: bool) -> float:
-    """Return the memory of CUDA graphs, GiB: piecewise ones, and full decode graphs of each depth up to `drafts`."""
+    """Return the memory of CUDA graphs, GiB: whole decode steps of each depth up to `drafts`, and pieces of all sizes.
+
+    The sizes are those of `serve_app/engine/vllm/decode_graphs.py`: up to about 15 for each depth.
+    """
     if eager:
         return 0.0
-    sizes = 4 + ceil(sequences / 8)
-    return _GRAPHS_GIB + (_PIECEWISE_GRAPHS + sizes * (drafts + 1)) * model.layers * _GRAPH_GIB_PER_LAYER
+    sizes = min(4 + ceil(sequences / 8), 15)
+    graphs = _PIECEWISE_GRAPHS + sizes * (2 * drafts + 1)
+    return _GRAPHS_GIB + graphs * model.layers * _GRAPH_GIB_PER_LAYER
 
 
 def _whole(arguments: dict[str, Any], key: str, default: int) -> int:

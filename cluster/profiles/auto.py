@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import ray
 import yaml
+
+from cluster.planner.plan import plan
+from cluster.planner.supply import Cards, node_gpus, of_nodes, written
+from cluster.profiles.reading import PLANNED, load_profile
+from router.errors import ConfigError
 
 CLUSTER_CONFIG: Final = Path("~/ray_bootstrap_config.yaml")
 """Where `ray up` leaves its config on the head node. Ray has no call for what an autoscaler may add."""
@@ -19,29 +25,62 @@ class GpuCount:
 
     present: float
     addable: float
+    cards: tuple[Cards, ...] = ()
+    """Those of both whose type is in the catalogue."""
 
 
 def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
-    """Return the profile and why. `gpus` is None without a cluster."""
+    """Return the profile and why. `gpus` is None without a cluster.
+
+    `gpu` if every tier of it has its GPUs, else a plan for the GPUs that there are (`plan:L4:1`).
+    """
     if gpus is None:
         return "local", "no Ray cluster to ask for GPUs"
     if gpus.present:
-        return "gpu", f"the cluster has {gpus.present:g} GPUs"
-    if gpus.addable:
-        return "gpu", f"the cluster's autoscaler can add {gpus.addable:g} GPUs"
-    return "local", "the cluster has no GPU, and no autoscaler config here names any"
+        found = f"the cluster has {gpus.present:g} GPUs"
+    elif gpus.addable:
+        found = f"the cluster's autoscaler can add {gpus.addable:g} GPUs"
+    else:
+        return "local", "the cluster has no GPU, and no autoscaler config here names any"
+    if not gpus.cards:
+        return "gpu", f"{found}, of no type that the planner knows"
+    largest = {each.gpu: max(each.nodes) for each in gpus.cards}
+    missing = [name for name, tier in load_profile("gpu").tiers.items() if largest.get(tier.gpu or "", 0) < tier.gpus]
+    if not missing:
+        return "gpu", f"{found}, and every tier of the profile gpu has its own"
+    try:
+        plan(gpus.cards)
+    except ConfigError as error:
+        return "gpu", f"{found}, but {error}"
+    cards = written(gpus.cards)
+    return f"{PLANNED}{cards}", f"{found}; planned for {cards}, as gpu has no GPU here for {', '.join(missing)}"
 
 
 def count_gpus() -> GpuCount:
     """Count the GPUs of the cluster that this process is connected to."""
     path = CLUSTER_CONFIG.expanduser()
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return GpuCount(float(ray.cluster_resources().get("GPU", 0.0)), addable_gpus(config))
+    present = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # With an autoscaler the plan is for what it may add: nodes that it has added are among those present.
+    addable = [each for each in addable_nodes(config) if each.get("GPU")]
+    return GpuCount(
+        float(ray.cluster_resources().get("GPU", 0.0)),
+        addable_gpus(config),
+        known_cards(addable) or known_cards(present),
+    )
+
+
+def known_cards(nodes: Iterable[Mapping[str, Any]]) -> tuple[Cards, ...]:
+    """Return the cards of nodes, given by their resources, whose type the catalogue knows."""
+    return of_nodes(found for each in nodes if (found := node_gpus(each)) is not None)
 
 
 def addable_gpus(config: dict[str, Any]) -> float:
     """Return the GPUs of all nodes that a `ray up` config allows."""
-    return sum(
-        float(kind.get("max_workers", 0)) * float(kind.get("resources", {}).get("GPU", 0))
-        for kind in config.get("available_node_types", {}).values()
-    )
+    return sum(float(resources.get("GPU", 0)) for resources in addable_nodes(config))
+
+
+def addable_nodes(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the resources of all nodes that a `ray up` config allows."""
+    kinds = config.get("available_node_types", {}).values()
+    return [dict(kind.get("resources", {})) for kind in kinds for _ in range(int(kind.get("max_workers", 0)))]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
+from cluster.planner.plan import plan
+from cluster.planner.render import render
+from cluster.planner.supply import parse
 from router.errors import ConfigError
 from router.registry import Profile
 
 _HERE = Path(__file__).parent
+PLANNED: Final = "plan:"
+"""Prefix of a profile's name that is a list of GPUs, as `power-lever profile --gpus` takes it."""
 ProfileT = TypeVar("ProfileT", bound=Profile)
 
 
@@ -31,11 +36,13 @@ def load_profile(name: str) -> Profile:
 
 
 def read_profile(name: str) -> dict[str, Any]:
-    """Return the raw mapping of a profile, not validated.
+    """Return the raw mapping of a profile, not validated. `plan:L4:1` is what the planner makes for these GPUs.
 
     Raises:
-        ConfigError: there is no such profile, or it is not a YAML mapping.
+        ConfigError: there is no such profile, it is not a YAML mapping, or no plan fits these GPUs.
     """
+    if name.startswith(PLANNED):
+        return dict(yaml.safe_load(render(plan(parse(name.removeprefix(PLANNED))))))
     path = Path(name) if name.endswith((".yaml", ".yml")) else _HERE / f"{name}.yaml"
     if not path.is_file():
         raise ConfigError(

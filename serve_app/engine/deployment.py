@@ -25,6 +25,7 @@ from cluster.weights import missing_reason, model_path
 from router.registry import ChainEntry, TierName
 from serve_app.api.errors import Failure
 from serve_app.config import AppConfig
+from serve_app.engine.card_lock import card_to_itself
 from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
 from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
@@ -40,6 +41,8 @@ from serve_app.transport.ray_errors import RAY_ERRORS
 logger = logging.getLogger("ray.serve")
 _ANSWER_WITHIN_S = 10.0
 """Longest wait for the pool to take a report, s."""
+_STOP_WAIT_S = 120.0
+"""Longest wait of a stopping replica for another engine that starts on its card, s."""
 _ROUND_WITHIN_S = 60.0
 """A round of the background work that takes longer is taken to hang, s."""
 
@@ -119,7 +122,8 @@ class EngineDeployment:
         if hasattr(self, "_background"):
             for work in self._background:
                 work.stop()
-            await self._engine.shutdown()
+            async with card_to_itself(self._config.tiers[self._tier_name].gpus, at_most_s=_STOP_WAIT_S):
+                await self._engine.shutdown()
 
     async def _start_engine(self) -> Started[Engine]:
         reporting: set[asyncio.Future[object]] = set()
@@ -129,9 +133,11 @@ class EngineDeployment:
             reporting.add(asyncio.ensure_future(self._report("loading", entry.name, failures)))
 
         async def start(entry: ChainEntry) -> Engine:
-            return await bring_up(lambda: start_blocking(entry))
+            async with card_to_itself(tier.gpus):
+                return await bring_up(lambda: start_blocking(entry))
 
-        chain = self._config.tiers[self._tier_name].chain
+        tier = self._config.tiers[self._tier_name]
+        chain = tier.chain
         mock = self._config.inference_mode == "mock"
         start_blocking = self._start_stub if mock else self._start_vllm
         missing_weights = _nothing_missing if mock else self._missing_weights

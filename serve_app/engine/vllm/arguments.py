@@ -87,6 +87,8 @@ def _hardware(tier: Tier) -> dict[str, Any]:
         "distributed_executor_backend": "mp" if tier.tensor_parallel > 1 else "uni",
         # vLLM's default is up to 1024; buffers for logits and CUDA graphs grow with it.
         "max_num_seqs": tier.max_ongoing_requests,
+        # Planned profiles say a little less, for the CUDA contexts (`cluster/catalogue/memory.py: utilization`).
+        **({"gpu_memory_utilization": tier.gpus} if tier.gpus < 1 else {}),
     }
 
 
@@ -121,6 +123,8 @@ def _facts(tier: Tier, arguments: Mapping[str, Any], runner: Runner) -> EngineFa
 
 def _speculative_config(speculation: Speculation, runner: Runner, model_path: Callable[[str], Path]) -> dict[str, Any]:
     config: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.k_max}
+    if speculation.method == "p_eagle":  # to vLLM an EAGLE-3 head that is run in another way
+        config |= {"method": "eagle3", "parallel_drafting": True}
     if speculation.draft is not None:
         config["model"] = str(model_path(speculation.draft))
     if speculation.method in ("ngram", "ngram_gpu"):

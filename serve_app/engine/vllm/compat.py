@@ -18,7 +18,7 @@ from serve_app.engine.interface import EngineStartError
 VLLM_VERSION: Final = "0.32.x"
 
 METHODS: Final[Mapping[Runner, tuple[SpeculationMethod, ...]]] = {
-    "v1": ("draft_model", "eagle3", "ngram", "suffix"),
+    "v1": ("draft_model", "eagle3", "p_eagle", "ngram", "suffix"),
     "v2": ("draft_model", "eagle3", "ngram_gpu"),
 }
 """Methods that honour each request's depth, also 0, by runner. On V2 a draft model does with our worker only."""

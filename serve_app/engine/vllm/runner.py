@@ -11,6 +11,7 @@ RUNNER_VARIABLE: Final = "VLLM_USE_V2_MODEL_RUNNER"
 
 ON_V1: Final[dict[SpeculationMethod, str]] = {
     "suffix": "V2 has no suffix drafts",
+    "p_eagle": "V2 has no heads that draft all tokens at once",
 }
 """Methods that V2 cannot do right, and why (vLLM 0.32: config/vllm.py:2915-2953)."""
 

@@ -177,7 +177,8 @@ class DepthScheduler(AsyncScheduler):
             StepUnderWay(scheduler_output, self._began_s, reasons, drafts, own_depth, self._own_depth)
         )
         self._own_depth = own_depth
-        scheduler_output.num_spec_tokens_to_schedule = max((each.k for each in decisions.values()), default=0)
+        wanted = max((each.k for each in decisions.values()), default=0)
+        scheduler_output.num_spec_tokens_to_schedule = self._speculation.to_draft(wanted)
         setattr(scheduler_output, DRAFTS_ATTRIBUTE, without_own)
         setattr(scheduler_output, OWN_DEPTH_ATTRIBUTE, own_depth)
         for request_id, decision in decisions.items():

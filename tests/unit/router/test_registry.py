@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from router.registry import Profile, Replicas, Speculation
+from router.registry import SAID_ELSEWHERE, Profile, Replicas, Speculation
 from tests.unit.router.profiles import profile_data, small_profile
 
 
@@ -161,9 +161,20 @@ def test_more_than_one_card_is_a_whole_number() -> None:
     assert "gpus 1.5 must be a whole number, or a share of one card between 0 and 1" in message
 
 
+def test_a_p_eagle_head_drafts_all_or_nothing() -> None:
+    parallel = Speculation(method="p_eagle", draft="d", k_max=5)
+    assert [parallel.to_draft(k) for k in (0, 1, 5)] == [0, 5, 5]
+    assert [Speculation(method="eagle3", draft="d", k_max=5).to_draft(k) for k in (0, 1, 5)] == [0, 1, 5]
+
+
 @pytest.mark.parametrize(
     ("method", "draft", "problem"),
-    [("draft_model", None, "needs `draft`"), ("eagle3", None, "needs `draft`"), ("ngram", "head", "takes no `draft`")],
+    [
+        ("draft_model", None, "needs `draft`"),
+        ("eagle3", None, "needs `draft`"),
+        ("p_eagle", None, "needs `draft`"),
+        ("ngram", "head", "takes no `draft`"),
+    ],
 )
 def test_a_draft_that_does_not_fit_its_method_is_refused(method: Any, draft: str | None, problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
@@ -231,6 +242,8 @@ def test_who_drafts_is_a_choice_only_of_an_entry_with_a_draft_model_or_an_eagle_
 
 def test_a_floor_needs_a_draft_model_or_an_eagle_head() -> None:
     assert Speculation(method="eagle3", draft="d", k_max=5, floor=0.2).floor == 0.2
+    with pytest.raises(ValidationError, match=r"method 'p_eagle' takes no `floor`, got 0\.2"):
+        Speculation(method="p_eagle", draft="d", k_max=5, floor=0.2)
     assert Speculation(method="eagle3", draft="d", k_max=5).floor is None
     with pytest.raises(ValidationError, match=r"method 'ngram' takes no `floor`, got 0\.2"):
         Speculation(method="ngram", k_max=5, floor=0.2)
@@ -241,3 +254,13 @@ def test_n_gram_lookup_on_the_cpu_is_refused_on_a_gpu() -> None:
     data["tiers"]["eco"]["chain"][0]["speculation"]["method"] = "ngram"
     assert "chain entry 'small-ngram' has method 'ngram'" in refusal(data)
     assert "on a GPU (L4) it must be 'ngram_gpu'" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    "key", ["model", "worker_cls", "scheduler_cls", "speculative_config", "pipeline_parallel_size"]
+)
+def test_engine_args_cannot_say_what_other_keys_say(key: str) -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["chain"][0]["engine_args"] = {key: 1}
+    assert "tiers.eco.chain.0.engine_args" in refusal(data)
+    assert f"takes no {key}, which follows from `{SAID_ELSEWHERE[key]}`" in refusal(data)

@@ -109,4 +109,4 @@ def test_an_entry_that_does_not_fit_its_card_is_a_warning(tmp_path: Path, capsys
     assert main(["check", path]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"{path}: lever: valid with profile gpu"
-    assert second.startswith("warning: tiers.performance.chain, entry '70b-w4a16-eagle3' on 1 x L4: needs 49.3 GiB (")
+    assert second.startswith("warning: tiers.performance.chain, entry '70b-w4a16-eagle3' on 1 x L4: needs 50.2 GiB (")

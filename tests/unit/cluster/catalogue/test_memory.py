@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.catalogue.memory import (
-    CONTEXT_GIB,
     Budget,
+    context_gib,
     entry_budget,
     kv_cache,
     memory_problems,
@@ -136,7 +136,7 @@ def test_an_entry_that_is_too_big_is_named_with_what_it_needs() -> None:
     problems = memory_problems(Profile.model_validate(raw))
     assert len(problems) == 3
     assert problems[0].startswith(
-        "tiers.performance.chain, entry '70b-w4a16-eagle3' on 1 x A10G: needs 49.3 GiB (weights 37.0, draft 2.6, "
+        "tiers.performance.chain, entry '70b-w4a16-eagle3' on 1 x A10G: needs 50.2 GiB (weights 37.0, draft 2.6, "
     )
     assert problems[0].endswith(" of 20.2 GiB")
 
@@ -145,7 +145,7 @@ def test_an_entry_that_is_too_big_is_named_with_what_it_needs() -> None:
 def test_shares_that_fill_a_card_leave_every_process_its_cuda_context(gpu: str) -> None:
     card = GPUS[gpu]
     for shares in ((0.5, 0.5), (0.25,) * 4, (0.1, 0.2, 0.3, 0.4)):
-        taken = sum(utilization(share, card) * card.memory_gib + CONTEXT_GIB for share in shares)
+        taken = sum(utilization(share, card) * card.memory_gib + context_gib(card) for share in shares)
         assert taken <= card.memory_gib
 
 

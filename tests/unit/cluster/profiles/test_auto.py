@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.planner.supply import parse
 from cluster.profiles.auto import GpuCount, addable_gpus, choose_profile
+from cluster.profiles.reading import load_profile
 
 
 @pytest.mark.parametrize(
@@ -12,9 +14,24 @@ from cluster.profiles.auto import GpuCount, addable_gpus, choose_profile
     [
         (None, "local", "no Ray cluster to ask for GPUs"),
         (GpuCount(0, 0), "local", "the cluster has no GPU, and no autoscaler config here names any"),
-        (GpuCount(2, 0), "gpu", "the cluster has 2 GPUs"),
-        (GpuCount(2, 8), "gpu", "the cluster has 2 GPUs"),
-        (GpuCount(0, 8), "gpu", "the cluster's autoscaler can add 8 GPUs"),
+        (GpuCount(2, 0), "gpu", "the cluster has 2 GPUs, of no type that the planner knows"),
+        (GpuCount(0, 8), "gpu", "the cluster's autoscaler can add 8 GPUs, of no type that the planner knows"),
+        (
+            GpuCount(5, 0, parse("L4:1,A10G:1,A100-80G:1,H100:2")),
+            "gpu",
+            "the cluster has 5 GPUs, and every tier of the profile gpu has its own",
+        ),
+        (
+            GpuCount(4, 8, parse("A10G:4")),
+            "plan:A10G:4",
+            "the cluster has 4 GPUs; planned for A10G:4, as gpu has no GPU here for eco, performance, ultra",
+        ),
+        (
+            GpuCount(0, 5, parse("L4:1,A10G:1,A100-80G:1,2xH100:1")),
+            "plan:L4:1,A10G:1,A100-80G:1,2xH100:1",
+            "the cluster's autoscaler can add 5 GPUs; planned for L4:1,A10G:1,A100-80G:1,2xH100:1, as gpu has no GPU "
+            "here for ultra",
+        ),
     ],
 )
 def test_the_profile_follows_the_gpus(gpus: GpuCount | None, profile: str, reason: str) -> None:
@@ -30,3 +47,8 @@ def test_an_autoscaler_can_add_the_gpus_of_all_nodes_that_its_config_allows() ->
     }
     assert addable_gpus({"available_node_types": types}) == 10
     assert addable_gpus({}) == 0
+
+
+def test_a_planned_profile_loads_by_its_name() -> None:
+    name, _ = choose_profile(GpuCount(1, 0, parse("L4:1")))
+    assert {tier.gpu for tier in load_profile(name).tiers.values()} == {"L4"}

@@ -1,0 +1,55 @@
+"""`power-lever profile`: write a profile for the GPUs that are there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.planner.plan import plan
+from cluster.planner.render import render
+from cluster.planner.supply import FORM, Cards, parse
+from router.errors import ConfigError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="power-lever profile", description="Write a profile (YAML): four tiers that fit your GPUs, and why."
+    )
+    parser.add_argument("--gpus", metavar="TYPE:COUNT", help=f"{FORM}; default: what the running Ray cluster has")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write there instead of to stdout")
+    given = parser.parse_args(arguments)
+    text = render(plan(parse(given.gpus) if given.gpus is not None else _of_the_cluster()))
+    if given.output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        given.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output: {given.output}: cannot be written: {error.strerror}") from error
+    return 0
+
+
+def _of_the_cluster() -> tuple[Cards, ...]:
+    """Return the cards of the running cluster, and those that its autoscaler can add.
+
+    Raises:
+        ConfigError: no cluster runs here, or it has no GPU that the catalogue knows.
+    """
+    import ray
+
+    from cluster.profiles.auto import count_gpus
+
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    except ConnectionError as error:
+        raise ConfigError("no Ray cluster runs here: say which GPUs you have, as in --gpus L4:1") from error
+    try:
+        cards = count_gpus().cards
+    finally:
+        ray.shutdown()
+    if not cards:
+        raise ConfigError("the running cluster has no GPU of a type that is known here: say which, as in --gpus L4:1")
+    return cards

@@ -1,0 +1,79 @@
+"""The GPUs to plan for: written as `L4:2,A100-80G:1`, or as the running cluster has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.catalogue.types import catalogue
+from router.errors import ConfigError
+
+_ITEM: Final = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpu>[A-Za-z][\w-]*):(?P<count>\d+)")
+FORM: Final = "TYPE:COUNT for the cards of one machine, 4xTYPE:COUNT for four such machines, joined by commas"
+_ACCELERATOR: Final = "accelerator_type:"
+_MOST: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """All cards of one type."""
+
+    gpu: str
+    nodes: tuple[int, ...]
+    """Cards of each node that has some."""
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return sum(self.nodes)
+
+
+def parse(text: str) -> tuple[Cards, ...]:
+    """Return the cards that a text names, least powerful first.
+
+    Raises:
+        ConfigError: an unknown GPU, no cards, or another form; says what is allowed.
+    """
+    nodes: list[tuple[str, int]] = []
+    for item in text.split(","):
+        match = _ITEM.fullmatch(item.strip())
+        if match is None:
+            raise ConfigError(f"--gpus: got {item.strip()!r}, allowed is {FORM}: L4:2,4xA10G:1")
+        machines, count = int(match["nodes"] or 1), int(match["count"])
+        if not 0 < machines * count <= _MOST:
+            raise ConfigError(f"--gpus: got {item.strip()!r}, allowed are 1 to {_MOST} cards")
+        nodes += [(match["gpu"], count)] * machines
+    unknown = sorted({gpu for gpu, _ in nodes} - set(catalogue().gpus))
+    if unknown:
+        hint = ": write A100-40G or A100-80G" if "A100" in unknown else ""
+        raise ConfigError(f"--gpus: unknown {', '.join(unknown)}{hint}; allowed are {', '.join(catalogue().gpus)}")
+    return of_nodes(nodes)
+
+
+def of_nodes(nodes: Iterable[tuple[str, int]]) -> tuple[Cards, ...]:
+    """Return the cards of nodes, given as (type, cards); types that the catalogue lacks are left out."""
+    listed = list(nodes)
+    found = {gpu: tuple(count for name, count in listed if name == gpu and count) for gpu in catalogue().gpus}
+    return tuple(Cards(gpu, counts) for gpu, counts in found.items() if counts)
+
+
+def written(cards: Iterable[Cards]) -> str:
+    """Return the cards in the form that `parse` reads."""
+    items = []
+    for each in cards:
+        for count in sorted(set(each.nodes), reverse=True):
+            machines = each.nodes.count(count)
+            items.append(f"{f'{machines}x' if machines > 1 else ''}{each.gpu}:{count}")
+    return ",".join(items)
+
+
+def node_gpus(resources: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return a Ray node's GPU type and cards; None: it has no GPU, or none of a type that the catalogue knows.
+
+    A node with an A100 of 80 GB offers `A100` and `A100-80G`; the catalogue knows only the second.
+    """
+    known = [gpu for gpu in catalogue().gpus if f"{_ACCELERATOR}{gpu}" in resources]
+    count = int(resources.get("GPU", 0))
+    return (known[-1], count) if known and count else None

@@ -1,0 +1,58 @@
+"""`power-lever profile`, and the examples in docs/profiles."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench import fits
+from cluster.catalogue.memory import memory_problems
+from cluster.profiles.reading import load_profile
+from serve_app.__main__ import main
+
+EXAMPLES = Path(__file__).parents[4] / "docs/profiles"
+NAMES = ("one-l4", "one-h100", "eight-h100", "four-a10g", "mixed")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_what_its_command_prints(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")
+    command = re.match(r"# Made by `power-lever (profile --gpus (\S+))`", text)
+    assert command is not None
+    assert main(command[1].split()) == 0
+    again = f"power-lever {command[1]} --output docs/profiles/{name}.yaml"
+    assert capsys.readouterr().out == text, f"make it again: {again}"
+
+
+def test_there_are_no_other_examples() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_loads_by_its_path_and_fits(name: str) -> None:
+    assert memory_problems(load_profile(str(EXAMPLES / f"{name}.yaml"))) == []
+
+
+def test_the_profile_may_be_written_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    assert main(["profile", "--gpus", "L4:1", "--output", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert load_profile(str(path)) == load_profile("plan:L4:1")
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--gpus", "L4:1", "--output", str(tmp_path)]) == 1
+    assert "cannot be written: Is a directory" in capsys.readouterr().err
+
+
+def test_an_unknown_gpu_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--gpus", "T4:1"]) == 1
+    assert capsys.readouterr().err.startswith("error: --gpus: unknown T4; allowed are L4, ")
+
+
+def test_the_page_of_what_fits_where_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fits.main() == 0
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == page, "make it again: python -m bench.fits > docs/profiles/README.md"

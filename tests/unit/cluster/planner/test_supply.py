@@ -1,0 +1,66 @@
+"""`--gpus`: what may be written, and what a Ray node offers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from cluster.planner.supply import Cards, node_gpus, parse, written
+from router.errors import ConfigError
+from tests.unit.cluster.planner.strategies import clusters
+
+
+@pytest.mark.parametrize(
+    ("text", "cards"),
+    [
+        ("H100:8", (Cards("H100", (8,)),)),
+        ("A100-80G:1, L4:2", (Cards("L4", (2,)), Cards("A100-80G", (1,)))),
+        ("4xA10G:1", (Cards("A10G", (1, 1, 1, 1)),)),
+        ("L4:1,2xL4:4", (Cards("L4", (1, 4, 4)),)),
+    ],
+)
+def test_cards_are_written_by_type_and_machine(text: str, cards: tuple[Cards, ...]) -> None:
+    assert parse(text) == cards
+
+
+@given(clusters())
+def test_what_is_written_reads_back(cards: tuple[Cards, ...]) -> None:
+    assert [(each.gpu, sorted(each.nodes)) for each in parse(written(cards))] == [
+        (each.gpu, sorted(each.nodes)) for each in cards
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("T4:1", "unknown T4; allowed are L4, A10G, L40S, A100-40G, A100-80G, RTX-PRO-6000, H100, H200, B200"),
+        ("A100:2", "unknown A100: write A100-40G or A100-80G; allowed are L4"),
+        ("L4:0", "got 'L4:0', allowed are 1 to 1024 cards"),
+        ("0xL4:1", "got '0xL4:1', allowed are 1 to 1024 cards"),
+        ("L4", "got 'L4', allowed is TYPE:COUNT for the cards of one machine"),
+        ("L4:two", "got 'L4:two', allowed is TYPE:COUNT"),
+        ("L4:1,", "got '', allowed is TYPE:COUNT"),
+        ("", "got '', allowed is TYPE:COUNT"),
+        ("L4:-1", "got 'L4:-1', allowed is TYPE:COUNT"),
+    ],
+)
+def test_anything_else_is_an_error_that_says_what_is_allowed(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text)
+    assert str(error.value).startswith(f"--gpus: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus"),
+    [
+        ({"CPU": 8.0}, None),
+        ({"GPU": 2.0, "accelerator_type:L4": 1.0}, ("L4", 2)),
+        ({"GPU": 1.0, "accelerator_type:A100": 1.0, "accelerator_type:A100-80G": 1.0}, ("A100-80G", 1)),
+        ({"GPU": 1.0, "accelerator_type:A100": 1.0}, None),
+        ({"GPU": 1.0, "accelerator_type:T4": 1.0}, None),
+    ],
+)
+def test_a_nodes_cards_are_those_that_the_catalogue_knows(
+    resources: dict[str, float], gpus: tuple[str, int] | None
+) -> None:
+    assert node_gpus(resources) == gpus
