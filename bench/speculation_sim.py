@@ -74,7 +74,7 @@ class Run(NamedTuple):
         return texts(TEXTS[self.text], self.tokens, self.batch, shape.k_max, ngram=shape.ngram, seed=self.seed)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def static_outcomes(run: Run, k_max: int, ngram: bool) -> tuple[Outcome, ...]:
     """Return the outcome of each static K. The steps are the same on every engine."""
     any_shape = Shape(name="any", k_max=k_max, step_ms=((1, 1),), ngram=ngram)
