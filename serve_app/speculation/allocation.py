@@ -12,11 +12,11 @@ time for the same texts than maximising each step's tokens per second.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, log, nextafter
+from math import inf, log
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import StepCost
@@ -100,9 +100,6 @@ class Allocation(NamedTuple):
 
     depths: tuple[int, ...]
     """Draft tokens of the requests of each group."""
-    split: int
-    """Index of the group of which only the first `more` requests get as many, and the others one less; -1: none."""
-    more: int
     depth: int
     """What the proposer has to draft: the most draft tokens that any request gets."""
     tokens: float
@@ -154,18 +151,30 @@ class Allocator:
         """The requests to decide for."""
         return self._groups
 
-    def uniform(self, k: int, seconds: float) -> Allocation:
-        """Return the allocation of `k` draft tokens to each request, in a step that takes that long."""
-        score = output = 0.0
+    def uniforms(self, step_s: Sequence[float]) -> list[Allocation]:
+        """Return the allocations of one number of draft tokens to each request, from 0 up; there are no fixed requests.
+
+        Args:
+            step_s: times of these steps, s.
+        """
+        logs, outputs = [0.0] * len(step_s), [0.0] * len(step_s)
         for curve, count, _ in self._groups:
-            score += count * curve.log_output[k]
-            output += count * curve.output[k]
-        for curve, count, fixed in self._fixed:
-            score += count * curve.log_output[fixed]
-            output += count * curve.output[fixed]
-        score -= self._count * log(seconds / self._count)
-        tokens = self._count * (1 + k)
-        return Allocation((k,) * len(self._groups), -1, 0, k, tokens, output, seconds, output / seconds, score, 0.0)
+            logs = [total + count * log_output for total, log_output in zip(logs, curve.log_output, strict=False)]
+            outputs = [total + count * output for total, output in zip(outputs, curve.output, strict=False)]
+        size, groups = self._count, len(self._groups)
+        return [
+            Allocation(
+                depths=(k,) * groups,
+                depth=k,
+                tokens=size * (1 + k),
+                output=outputs[k],
+                seconds=step_s[k],
+                rate=outputs[k] / step_s[k],
+                score=logs[k] - size * log(step_s[k] / size),
+                ratio=0.0,
+            )
+            for k in range(len(step_s))
+        ]
 
     def at(self, depth: int, ratio: float) -> Allocation:
         """Return the allocation at a depth and a ratio of shared time to token price that an earlier search found."""
@@ -200,54 +209,28 @@ class Allocator:
         return found if found.score > best.score else best
 
     def _at_depth(self, depth: int) -> Allocation:
-        """Return the best allocation with at most that depth, charged for all of it."""
+        """Return the better of two allocations with at most that depth, charged for all of it.
+
+        Prices are those without draft tokens, then those with as many as the first allocation takes: tokens may get
+        dearer as they are taken.
+        """
         fixed_s = self._cost.draft(max(depth, self._least_depth))
-        shared, price = self._prices(0, fixed_s)
-        ratio = shared / price if price else inf
-        depths, taken = self._worth(depth, ratio)
-        if taken:
-            shared_then, price_then = self._prices(taken, fixed_s)
-            if price_then > price or shared_then < shared * (1 - 1e-9):
-                return self._rationed(depth, fixed_s)
-        return self._scored(depths, taken, fixed_s, ratio)
+        found, taken = None, 0
+        for _ in range(2):
+            shared, price = self._prices(taken, fixed_s)
+            ratio = shared / price if price else inf
+            depths, taken = self._worth(depth, ratio)
+            other = self._scored(depths, taken, fixed_s, ratio)
+            if found is None or other.score > found.score:
+                found = other
+            if price == self._prices(taken, fixed_s)[1]:
+                break
+        return found
 
     def _worth(self, depth: int, ratio: float) -> tuple[tuple[int, ...], int]:
         """Return the draft tokens of each group that are worth it at this ratio, and their sum over all requests."""
         depths = [bisect_left(group.curve.critical, ratio, 0, min(depth, group.most)) for group in self._groups]
         return tuple(depths), sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
-
-    def _rationed(self, depth: int, fixed_s: float) -> Allocation:
-        """Return what `_at_depth` does where tokens get dearer as they are taken: bisect how many are worth it."""
-        order = sorted([(ratio, count) for curve, count, _ in self._groups for ratio in curve.critical[:depth]])
-        ends = list(accumulate([count for _, count in order]))
-        low, high = 0, ends[-1]
-        while low < high:
-            middle = (low + high) // 2
-            shared, price = self._prices(middle, fixed_s)
-            if order[bisect_right(ends, middle)][0] * price < shared:
-                low = middle + 1
-            else:
-                high = middle
-        if not low:
-            return self._scored((0,) * len(self._groups), 0, fixed_s, 0.0)
-        # Those below the last one taken, then those like it while they last.
-        ratio = order[bisect_right(ends, low - 1)][0]
-        below, taken = self._worth(depth, ratio)
-        depths, split, more = list(below), -1, 0
-        for index, (curve, count, most) in enumerate(self._groups):
-            while taken < low and depths[index] < min(depth, most) and curve.critical[depths[index]] == ratio:
-                depths[index] += 1
-                if low - taken < count:
-                    split, more = index, low - taken
-                    taken = low
-                else:
-                    taken += count
-        # At a kink of the time the price of a token is between those on its two sides: what the last one is just worth.
-        before, after = self._prices(low - 1, fixed_s)[1], self._prices(low, fixed_s)[1]
-        tokens = self._decode_tokens + self._share * low
-        worth = (self._cost.verify(tokens) + fixed_s) / (tokens + self._count * ratio)
-        price = min(after, max(before, worth))
-        return self._scored(tuple(depths), low, fixed_s, nextafter(ratio, inf), split, more, price)
 
     def _prices(self, taken: int, fixed_s: float) -> tuple[float, float]:
         """Return each request's part of the shared time, s, and the price of a token, s, with that many draft tokens.
@@ -270,14 +253,10 @@ class Allocator:
         taken: int,
         fixed_s: float,
         ratio: float,
-        split: int = -1,
-        more: int = 0,
-        price: float | None = None,
     ) -> Allocation:
         decode = self._decode_tokens + self._share * taken
         decode_s = seconds = self._cost.verify(decode) + fixed_s
-        if price is None:
-            price = self._prices(taken, fixed_s)[1]
+        price = self._prices(taken, fixed_s)[1]
         shared = (decode_s - price * decode) / self._count + price
         own = price * self._share
         most = max(self._least_depth, max(depths, default=0))
@@ -286,18 +265,13 @@ class Allocator:
         for (curve, count, _), k in zip(self._groups, depths, strict=True):
             score += count * (curve.log_output[k] - charges[k])
             output += count * curve.output[k]
-        if split >= 0:
-            (curve, count, _), k = self._groups[split], depths[split]
-            less = count - more
-            score -= less * (curve.log_output[k] - charges[k] - curve.log_output[k - 1] + charges[k - 1])
-            output -= less * (curve.output[k] - curve.output[k - 1])
         for curve, count, k in self._fixed:
             score += count * (curve.log_output[k] - charges[k])
             output += count * curve.output[k]
         tokens = decode + self._prefill_tokens
         if self._prefill_tokens:
             seconds = self._cost.verify(tokens) + fixed_s
-        return Allocation(depths, split, more, most, tokens, output, seconds, output / decode_s, score, ratio)
+        return Allocation(depths, most, tokens, output, seconds, output / decode_s, score, ratio)
 
 
 def _score(allocation: Allocation) -> float:

@@ -151,9 +151,5 @@ def sort_batch(requests: Iterable[RequestState], prefill_tokens: int, cost: Step
 
 def depths_of(batch: Batch, allocation: Allocation) -> Iterable[tuple[RequestState, int]]:
     """Yield each auto request with the draft tokens that the allocation gives it."""
-    for position, (group, k) in enumerate(zip(batch.autos, allocation.depths, strict=True)):
-        if position == allocation.split:
-            yield from [(request, k) for request in group[: allocation.more]]
-            yield from [(request, k - 1) for request in group[allocation.more :]]
-        else:
-            yield from [(request, k) for request in group]
+    for group, k in zip(batch.autos, allocation.depths, strict=True):
+        yield from [(request, k) for request in group]

@@ -126,6 +126,7 @@ class DepthController:
         self._costs = self._table.cost()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
+        self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
         self._taus_due = 0
         self._step = 0
         self._seen: deque[SeenStep] = deque(maxlen=_MOST_SEEN)
@@ -152,6 +153,9 @@ class DepthController:
         k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
         tau = None if spec.tau == "auto" else spec.tau or 0.0
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
+        self._choosers.discard(request_id)
+        if spec.drafts in ("ngram", "auto"):
+            self._choosers.add(request_id)
         way, other = self._way(category, "own", floor), None
         if spec.drafts == "ngram":
             way = self._way(category, "ngram", floor)
@@ -190,6 +194,7 @@ class DepthController:
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
         self._requests.pop(request_id, None)
+        self._choosers.discard(request_id)
 
     def tau(self, request_id: str) -> float | None:
         """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
@@ -224,12 +229,13 @@ class DepthController:
         if step >= self._taus_due:
             self._taus_due = step + _TAU_STEPS
             self._learn_taus(len(known))
-        for request in known:
-            if request.other is not None and request.review <= step:
-                self._review(request, len(known))
-        if all(request.drafts == "ngram" for request in known):
-            # Lookups cost no draft iterations.
-            mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
+        if self._choosers:
+            for request in known:
+                if request.other is not None and request.review <= step:
+                    self._review(request, len(known))
+            if all(request.drafts == "ngram" for request in known):
+                # Lookups cost no draft iterations.
+                mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
         batch = sort_batch(known, prefill_tokens, mixed, self._share)
         best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
         none = batch.allocator.plain()
@@ -253,11 +259,12 @@ class DepthController:
             for due, tokens in ((stopped, PROBE_TOKENS), (idle, IDLE_PROBE_TOKENS)):
                 if due:
                     taken = self._probe(batch, uniforms, due, min(tokens, self._k_max), taken, decided)
-        for request in known:
-            if request.drafts == "ngram":
-                decision = decided[request.id]
-                request.asked = decision.k
-                decided[request.id] = self._by_ngram[decision.reason][decision.k]
+        if self._choosers:
+            for request in known:
+                if request.drafts == "ngram":
+                    decision = decided[request.id]
+                    request.asked = decision.k
+                    decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
@@ -538,24 +545,18 @@ class DepthController:
         return self._costs.of(self._facts.graph == "any")
 
     def _uniforms(self, batch: Batch) -> list[Allocation]:
-        """Return the allocations of one number of draft tokens to all, from 0 up; none where other requests differ."""
-        if batch.stopped:
+        """Return the allocations of one number of draft tokens to all, from 0 up; none where some requests differ."""
+        if batch.stopped or batch.fixed:
             return []
-        wanted = {request.k for request in batch.fixed}
-        if len(wanted) > 1:
-            return []
-        most = min([group.most for group in batch.allocator.groups], default=self._k_max)
-        found = []
+        most = min([group.most for group in batch.allocator.groups])
+        # Where drafts often fail to come, requests do not verify the same number.
+        alike = batch.size == 1 or self._share > _MOST_COME
+        step_s = []
         for k in range(most + 1):
-            if k and wanted and wanted != {k}:
-                continue
             tokens = batch.size * (1 + k)
-            # Where drafts often fail to come, requests do not verify the same number.
-            captured = (not k or batch.size == 1 or self._share > _MOST_COME) and self._facts.captured(
-                k, tokens, self._k_max
-            )
-            found.append(batch.allocator.uniform(k, self._seconds(tokens, k, captured)))
-        return found
+            captured = (not k or alike) and self._facts.captured(k, tokens, self._k_max)
+            step_s.append(self._seconds(tokens, k, captured))
+        return batch.allocator.uniforms(step_s)
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, log, log2, sqrt
+from math import log, log2, sqrt
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
@@ -50,8 +50,6 @@ SPEED_GAIN: Final = 0.15
 """Part of a step's deviation that is taken for a change of machine speed."""
 CELL_STEPS: Final = 50.0
 """Memory of the mean time of like steps, such steps."""
-MEMORY_STEPS: Final = 2000.0
-"""How long what was seen of like steps is trusted, steps: it fades by e."""
 PRIOR_STEPS: Final = 2.0
 """Weight of the model in a cell's prediction, steps."""
 _EXACT_TOKENS: Final = 8
@@ -61,8 +59,6 @@ _FIRST_STEPS: Final = 3
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
-_LEAST_SEEN: Final = 0.1
-"""A cell that was not seen for long counts as this share of one step."""
 _LEAST_PART: Final = 0.1
 """Verifying takes at least this part of a step."""
 _MOST_SCATTER: Final = 1.0
@@ -117,12 +113,6 @@ class Cell:
     """At speed 1."""
     seen: float
     """How many steps, as far as remembered."""
-    step: int
-    """When the last one was seen."""
-
-    def remembered(self, step: int) -> float:
-        """Return how many of its steps still count at that step."""
-        return self.seen * exp((self.step - step) / MEMORY_STEPS)
 
 
 class Costs(NamedTuple):
@@ -178,7 +168,7 @@ class CostTable:
     def is_known(self, captured: bool, iterations: int, tokens: float) -> bool:
         """Return whether like steps were measured often enough."""
         cell = self._cells.get(Key.of(captured, iterations, tokens))
-        return cell is not None and cell.remembered(self.steps) >= _FIRST_STEPS
+        return cell is not None and cell.seen >= _FIRST_STEPS
 
     @property
     def cells(self) -> Mapping[Key, Cell]:
@@ -201,7 +191,7 @@ class CostTable:
         seconds = seen.seconds / self._speed
         cell = self._cells.get(key)
         if cell is None:
-            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, self.steps)
+            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0)
             return True
         more_tokens = seen.tokens - cell.tokens
         expected = max(
@@ -211,21 +201,20 @@ class CostTable:
         if cell.seen < _FIRST_STEPS:
             if deviation < 0:
                 cell.tokens, cell.seconds = float(seen.tokens), seconds
-            cell.seen, cell.step = cell.seen + 1, self.steps
+            cell.seen += 1
             return False
         # Only slow steps are clipped: chance does not make a step fast.
         surprise = abs(deviation) / self._scatter
         deviation = min(OUTLIER * self._scatter, deviation)
         seconds = expected * (1 + deviation)
-        remembered = cell.remembered(self.steps)
         # What surprises is first taken for the machine's speed: if it lasts it no longer surprises.
-        weight = 1 / (min(remembered, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
+        weight = 1 / (min(cell.seen, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
         self._speed *= 1 + SPEED_GAIN * max(-OUTLIER * self._scatter, deviation)
         self._scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
         self._scatter = min(_MOST_SCATTER, max(NOISE, self._scatter))
         cell.tokens += weight * more_tokens
         cell.seconds += weight * (seconds - cell.seconds)
-        cell.seen, cell.step = remembered + 1, self.steps
+        cell.seen += 1
         return False
 
     def observe_draft(self, seconds: float, iterations: int) -> None:
@@ -235,7 +224,7 @@ class CostTable:
         seconds /= self._speed
         cell = self._draft_cells.get(iterations)
         if cell is None:
-            self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0, self.steps)
+            self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0)
             return
         if cell.seen < _FIRST_STEPS:
             cell.seconds = min(cell.seconds, seconds)
@@ -260,7 +249,7 @@ class CostTable:
         costs = Costs(self._facts, in_graph, StepCost(curve.knots, above, slopes, drafts), {})
         for key, cell in self._cells.items():
             model = costs.of(key.captured).verify(cell.tokens) + speed * self.draft_s * key.iterations
-            seen = cell.remembered(self.steps)
+            seen = cell.seen
             costs.corrections[key] = (speed * cell.seconds - model) * seen / (seen + PRIOR_STEPS)
         return costs
 
@@ -297,7 +286,7 @@ class CostTable:
         """Return what the cells say of the verify time by tokens; cells of about as many tokens joined."""
         by_bucket: dict[int, list[tuple[float, Key, Cell]]] = {}
         for key, cell in self._cells.items():
-            chance = self._scatter / sqrt(max(_LEAST_SEEN, cell.remembered(self.steps)))
+            chance = self._scatter / sqrt(cell.seen)
             error = cell.seconds * sqrt(chance * chance + MODEL_ERROR * MODEL_ERROR)
             by_bucket.setdefault(key.bucket, []).append((1 / (error * error), key, cell))
         marks = []

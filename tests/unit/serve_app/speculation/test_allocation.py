@@ -140,14 +140,13 @@ def test_for_requests_alike_it_is_the_most_tokens_per_second(
     assert best.rate >= 0.995 * fastest
 
 
-def test_a_batch_is_filled_up_to_the_knee_and_beyond_only_where_it_pays() -> None:
-    # 6 requests alike, flat up to 10 tokens: four of them get a draft token, then each costs a tenth of the step.
-    best = Allocator([Group.of(Curve.of((0.5, 0.1)), 6)], Load(0), flat_until(10, 1.0)).best()
-    assert (best.depths, best.split, best.more, best.tokens) == ((1,), 0, 4, 10)
-    assert best.output == pytest.approx(6 + 4 * 0.5)
-    # Beyond the knee a token costs 2% of the step: now half a token more is worth it for all.
+def test_beyond_a_knee_tokens_are_taken_only_where_they_pay() -> None:
+    # 6 requests alike, flat up to 10 tokens; beyond, each costs 2% of the step: half a token more is worth it for all.
     gentle = StepCost((1.0, 10.0), (1.0, 1.0), (0.0, 0.02), drafts(0.0))
     assert Allocator([Group.of(Curve.of((0.5, 0.1)), 6)], Load(0), gentle).best().tokens == 12
+    # In proportion to the tokens none is: 6 tokens and 0.3 more in 1.2 times the time.
+    steep = flat_until(5, 1.0)
+    assert Allocator([Group.of(Curve.of((0.05, 0.01)), 6)], Load(0), steep).best().tokens == 6
 
 
 def test_a_copying_request_does_not_slow_down_many_that_crawl() -> None:

@@ -17,7 +17,7 @@ COSTLY = StepCost((1.0,), (0.010,), (0.0,), tuple(0.005 * depth for depth in ran
 
 def nothing(requests: int, cost: StepCost) -> Allocation:
     seconds = cost.verify(requests)
-    return Allocation((0,), -1, 0, 0, requests, requests, seconds, requests / seconds, 0.0, 0.0)
+    return Allocation((0,), 0, requests, requests, seconds, requests / seconds, 0.0, 0.0)
 
 
 def test_probes_that_cost_tokens_are_sent_as_far_as_the_allowance_goes() -> None:
