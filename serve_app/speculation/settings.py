@@ -1,7 +1,7 @@
 """What an operator can set about speculation.
 
 The controller's other numbers are constants beside their formulas. They are this project's own choice, found on the
-simulated machines of `tests/unit/serve_app/speculation/` (one set for all of them), not fitted to one engine.
+simulated engines of `bench/shapes/chosen_on.yaml` and of the H100 shapes (one set for all of them).
 """
 
 from __future__ import annotations
