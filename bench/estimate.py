@@ -56,6 +56,8 @@ class Estimate:
 
 def main() -> int:
     """Write both files."""
+    # aiconfigurator reads some 300 YAML files for each estimate, with PyYAML's slow loader.
+    yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment,misc]
     known = catalogue()
     estimates = [estimate for case in cases(known) if (estimate := estimated(*case, known))]
     (ROOT / "cluster/catalogue/estimates.yaml").write_text(as_yaml(estimates), encoding="utf-8")
