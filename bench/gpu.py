@@ -12,9 +12,9 @@ in a prefix cache.
 
 Where a target's weights are not in the models folder they are made up (`load_format: dummy`), in the shape of its
 `config.json` there, or else of the catalogue, and the table says so: speeds are right, and nothing is said about
-acceptance. An entry whose engine fails is in the table with its reason, and the others go on. The JSON has everything
-and a table beside it (.md). The same command goes on where the last one ended, and begins nothing that is not expected
-to end within the minutes.
+acceptance. An entry whose engine fails is in the table with its reason, and the others go on. The JSON has everything;
+the table (.md) and the engines' logs are beside it. The same command goes on where the last one ended, and begins
+nothing that is not expected to end within the minutes.
 
 Without `--engines-only` each tier is also woken through the application, which needs Ray. With it nothing imports Ray,
 so that vLLM and this project are enough.
@@ -27,10 +27,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench.engine.engines import EngineProcess, engine_process
@@ -54,6 +54,8 @@ DATA: Final = REPOSITORY.parent / "shared" / "data"
 PROBLEMS: Final = 64
 WAKE_S: Final = 300.0
 """Longest expected time to start the application and wake a tier, s."""
+STOP_S: Final = 30.0
+"""Time for the application to stop, s."""
 
 
 def read_prompts(folder: Path) -> Mapping[str, Sequence[str]]:
@@ -130,19 +132,13 @@ def wake_tiers(results: Results, profile: Profile, profile_name: str, folder: Pa
             results.write()
 
 
-@contextmanager
-def work_folder(path: Path) -> Iterator[Path]:
-    """A folder for logs, beside the results while the run lasts."""
-    with TemporaryDirectory(prefix="power-lever-kit-", dir=path.parent) as folder:
-        yield Path(folder)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the kit; return 2 if the profile or the results cannot be used."""
     options = parser("bench.gpu", __doc__, "the first tier only")
     options.add_argument("--profile", required=True, metavar="FILE", help="local, gpu, or a profile's YAML file")
     options.add_argument("--minutes", type=float, default=10.0, metavar="N", help="when to end (default: %(default)s)")
     options.add_argument("--engines-only", action="store_true", help="without the application: imports no Ray")
+    options.add_argument("--retry", action="store_true", help="try engines again that failed in an earlier run")
     options.add_argument("--entries", nargs="+", metavar="TIER/ENTRY", help="only these entries")
     options.add_argument("--prompts", type=Path, default=DATA, metavar="DIR", help="folder of *.jsonl files")
     args = options.parse_args(argv)
@@ -156,9 +152,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, OtherMachineError) as error:
         print(error, file=sys.stderr)
         return 2
+    if args.retry:
+        results.forget_failures()
     folder = models_dir(os.environ)
     stand_ins = path.with_name(f"{path.stem}-stand-ins")
     models = models_in(folder, profile, cards.count * cards.memory_gib, stand_ins)
+    problems = read_problems(args.prompts / "gsm8k.jsonl", PROBLEMS)
+    if not problems:
+        models = replace(models, unquantised={})
     first = next(iter(profile.tiers))
     wanted = set(args.entries or ())
     engines = engines_of(
@@ -169,19 +170,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     caches = path.with_name(f"{path.stem}-caches")
-    measure = Measurer(
-        read_prompts(args.prompts), read_problems(args.prompts / "gsm8k.jsonl", PROBLEMS), results, references(engines)
-    )
-    with work_folder(path) as logs:
-        run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
-        left = run.engines(engines)
+    measure = Measurer(read_prompts(args.prompts), problems, results, references(engines))
+    logs = path.with_name(f"{path.stem}-logs")
+    logs.mkdir(exist_ok=True)
+    run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
+    left = run.engines(engines)
+    write_table(results, left)
     if not args.engines_only:
-        wake_tiers(results, profile, args.profile, folder, deadline_s)
-    results.write()
-    text = table(results, left)
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+        wake_tiers(results, profile, args.profile, folder, deadline_s - STOP_S)
+        write_table(results, left)
+    print(table(results, left))
     return 0
+
+
+def write_table(results: Results, left: int) -> None:
+    """Write the JSON and the table beside it."""
+    results.write()
+    results.path.with_suffix(".md").write_text(table(results, left), encoding="utf-8")
 
 
 def _print_line(line: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
@@ -17,9 +17,9 @@ stood there before."""
 DraftsChoice = Literal["own", "ngram", "auto"]
 """Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
-DraftTokens = Annotated[int, Field(ge=0, le=32)] | Literal["auto"]
+DraftTokens = Annotated[int, Field(ge=0, le=32, strict=True)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
-Tau = Annotated[float, Field(ge=0, le=1)] | Literal["auto"]
+Tau = Annotated[float, Field(ge=0, le=1, strict=True)] | Literal["auto"]
 """Acceptance rate (0-1) below which a request stops drafting; `auto`: below which drafts do not pay on this engine at
 this load, learned by category."""
 
@@ -128,6 +128,22 @@ class Speculation(Frozen):
         return self.drafts or "own"
 
 
+SAID_ELSEWHERE: Final = {
+    "model": "target",
+    "served_model_name": "target",
+    "max_model_len": "max_model_len",
+    "quantization": "quantization",
+    "tensor_parallel_size": "tiers.NAME.gpus",
+    "pipeline_parallel_size": "tiers.NAME.gpus",
+    "data_parallel_size": "tiers.NAME.replicas",
+    "speculative_config": "speculation",
+    "scheduler_cls": "speculation",
+    "worker_cls": "speculation",
+    "additional_config": "speculation",
+}
+"""Arguments of vLLM's engine that follow from other keys of the config, and from which."""
+
+
 class ChainEntry(Frozen):
     """One way to run a tier. A tier tries its entries in order and keeps the first whose engine answers."""
 
@@ -145,6 +161,13 @@ class ChainEntry(Frozen):
         description="Further arguments of vLLM's engine (`AsyncEngineArgs`) or of its OpenAI server, passed on; "
         "nested values as mappings (`compilation_config: {...}`).",
     )
+
+    @field_validator("engine_args")
+    @classmethod
+    def _not_said_elsewhere(cls, engine_args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for key in SAID_ELSEWHERE.keys() & engine_args.keys():
+            raise ValueError(f"takes no {key}, which follows from `{SAID_ELSEWHERE[key]}`")
+        return engine_args
 
 
 class Replicas(Frozen):

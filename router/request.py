@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -11,6 +11,8 @@ from router.spec_params import SpecParams
 
 Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]
+MAX_STOPS: Final = 4
+"""Stop strings of a request: vLLM's own limit (`VLLM_MAX_STOP_STRINGS`), as in OpenAI's API."""
 Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh"]
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 
@@ -62,7 +64,7 @@ class InferenceRequest(Frozen):
     seed: int | None = Field(default=None, ge=0, lt=2**63, description="Sampling seed.")
     stop: Annotated[tuple[StopString, ...] | None, BeforeValidator(_listed)] = Field(
         default=None,
-        max_length=16,
+        max_length=MAX_STOPS,
         description="String or list of strings that end the answer; they are not part of it.",
     )
     logprobs: StrictBool = Field(default=False, description="True: each token event carries its log-probability.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from bench.engine.engines import Ask, Batch, EngineProcess, Reply
@@ -20,6 +20,8 @@ ANSWERS: Final = 8
 COMPARED_TOKENS: Final = 48
 LOAD_TOKENS: Final = 48
 PROMPTS_A_CATEGORY: Final = 8
+CHARACTERS_A_TOKEN: Final = 2
+"""At least so many has a prompt's token on average, with a real tokenizer."""
 GSM8K_BATCH: Final = 32
 GSM8K_TOKENS: Final = 320
 
@@ -39,29 +41,26 @@ class Measurer:
     problems: Sequence[Problem]
     results: Results
     references: Mapping[str, Engine]
-    prompts: Sequence[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prompts", interleaved(self.families))
 
     def __call__(self, process: EngineProcess, engine: Engine, what: Measurement, limit_s: float) -> dict[str, Any]:
         """Measure; see `Measure`."""
         k_max = engine.entry.speculation.k_max if engine.entry.speculation else 0
+        prompts = interleaved(families := self._families(engine))
         match what.kind:
             case "start":
-                batch = process.ask([Ask(self.prompts[0], k=0, max_tokens=1)], timeout_s=limit_s)
+                batch = process.ask([Ask(prompts[0], k=0, max_tokens=1)], timeout_s=limit_s)
                 return {"answered": len(batch.replies)}
             case "answers":
-                asks = with_depths(self.prompts[:ANSWERS], what.setting, k_max, COMPARED_TOKENS)
+                asks = with_depths(prompts[:ANSWERS], what.setting, k_max, COMPARED_TOKENS)
                 answers = process.ask(asks, timeout_s=limit_s).token_ids
                 return {"token_ids": answers} if what.setting == OFF else self._compared(engine, answers)
             case "load":
                 count = max(2, what.batch)
-                sent = cycled(self.prompts, 0, count)
+                sent = cycled(prompts, 0, count)
                 asks = with_depths(sent, what.setting, k_max, LOAD_TOKENS)
                 return load_figures(process.ask(asks, timeout_s=limit_s, at_once=what.batch), what.setting)
             case "acceptance":
-                return self._acceptance(process, k_max, limit_s)
+                return acceptance(process, families, k_max, limit_s)
             case "gsm8k":
                 asks = [Ask(problem.prompt, k=0, max_tokens=GSM8K_TOKENS) for problem in self.problems]
                 replies = process.ask(asks, timeout_s=limit_s, at_once=GSM8K_BATCH).replies
@@ -74,15 +73,28 @@ class Measurer:
             raise NothingToCompareError(f"{engine.label}: the engine without speculation has not answered")
         return agreement(reference["token_ids"], answers)
 
-    def _acceptance(self, process: EngineProcess, k_max: int, limit_s: float) -> dict[str, Any]:
-        named = [(name, prompt) for name, each in self.families.items() for prompt in each[:PROMPTS_A_CATEGORY]]
-        asks = [Ask(prompt, k=k_max, max_tokens=LOAD_TOKENS) for _, prompt in named]
-        replies = process.ask(asks, timeout_s=limit_s, at_once=PROMPTS_A_CATEGORY).replies
-        by_category: dict[str, list[int]] = {name: [0, 0] for name in self.families}
-        for (name, _), reply in zip(named, replies, strict=True):
-            by_category[name][0] += reply.draft_tokens
-            by_category[name][1] += reply.accepted_tokens
-        return {"by_category": {name: rate(*counts) for name, counts in by_category.items()}}
+    def _families(self, engine: Engine) -> dict[str, list[str]]:
+        """Return the prompts that fit the entry's context for sure: a stand-in's tokens are single characters."""
+        most = engine.entry.max_model_len - max(LOAD_TOKENS, COMPARED_TOKENS) - 64  # of the chat template
+        characters = most if engine.dummy else CHARACTERS_A_TOKEN * most
+        fitting = {
+            name: [prompt for prompt in each if len(prompt) <= characters] for name, each in self.families.items()
+        }
+        return {name: prompts for name, prompts in fitting.items() if prompts}
+
+
+def acceptance(
+    process: EngineProcess, families: Mapping[str, Sequence[str]], k_max: int, limit_s: float
+) -> dict[str, Any]:
+    """Return the acceptance rate of each category with all drafts that the entry allows."""
+    named = [(name, prompt) for name, each in families.items() for prompt in each[:PROMPTS_A_CATEGORY]]
+    asks = [Ask(prompt, k=k_max, max_tokens=LOAD_TOKENS) for _, prompt in named]
+    replies = process.ask(asks, timeout_s=limit_s, at_once=PROMPTS_A_CATEGORY).replies
+    by_category: dict[str, list[int]] = {name: [0, 0] for name in families}
+    for (name, _), reply in zip(named, replies, strict=True):
+        by_category[name][0] += reply.draft_tokens
+        by_category[name][1] += reply.accepted_tokens
+    return {"by_category": {name: rate(*counts) for name, counts in by_category.items()}}
 
 
 def interleaved(families: Mapping[str, Sequence[str]]) -> list[str]:
@@ -145,8 +157,12 @@ def load_figures(batch: Batch, setting: str) -> dict[str, Any]:
 def step_times(reply: Reply) -> Iterator[tuple[float, int]]:
     """Yield (time, s; draft tokens verified) of the engine steps that had an item of their own.
 
-    An item has the tokens of one step or, when the client was slow, of several; then its time is no step's.
+    An item has the tokens of one step or, when the client was slow, of several; then its time is no step's. An engine
+    without speculation keeps no steps, and each of its steps has one token.
     """
+    if not reply.steps:
+        yield from ((gap_s, 0) for gap_s, tokens in reply.gaps if tokens == 1)
+        return
     steps = iter(reply.steps)
     for place, (tokens, gap_s) in enumerate(
         zip((count for _, count in reply.arrivals), (None, *(gap for gap, _ in reply.gaps)), strict=True)

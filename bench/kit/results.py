@@ -64,10 +64,16 @@ class Results:
                 "target": engine.entry.target,
                 "tier_gpu": engine.tier.gpu,
                 "dummy": list(engine.dummy),
+                "impossible": None,
                 "reason": None,
                 "measured": {},
             },
         )
+
+    def forget_failures(self) -> None:
+        """Let engines that failed be tried again."""
+        for engine in self.engines.values():
+            engine["reason"] = None
 
     def get(self, engine: Engine, measurement: Measurement) -> Json | None:
         """Return a finished measurement."""
@@ -85,6 +91,10 @@ class Results:
             **result,
         }
         self.write()
+
+    def say_impossible(self, engine: Engine) -> None:
+        """Keep why an engine cannot be started here, or that it can: this may change between runs."""
+        self.of(engine)["impossible"] = engine.impossible
 
     def fail(self, engine: Engine, reason: str) -> None:
         """Keep why an engine could not be measured; it is not tried again."""

@@ -57,9 +57,8 @@ class Run:
         """Measure what is missing; return how many measurements are left for another run."""
         left = 0
         for engine in engines:
-            if engine.impossible is not None:
-                self.results.fail(engine, engine.impossible)
-            elif not self.results.failed(engine):
+            self.results.say_impossible(engine)
+            if engine.impossible is None and not self.results.failed(engine):
                 left += self._engine(engine)
         return left
 

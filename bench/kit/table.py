@@ -119,8 +119,9 @@ def start_rows(results: Results) -> Iterator[Row]:
 def reason_rows(results: Results) -> Iterator[Row]:
     """Yield a row for each engine that could not be measured."""
     for engine in results.engines.values():
-        if engine["reason"] is not None:
-            yield {**_who(engine), "engine": engine["role"], "reason": engine["reason"].replace("|", "\\|")}
+        reason = engine["impossible"] or engine["reason"]
+        if reason is not None:
+            yield {**_who(engine), "engine": engine["role"], "reason": reason.replace("|", "\\|")}
 
 
 def _who(engine: Mapping[str, Any]) -> Row:

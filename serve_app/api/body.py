@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
 from router.errors import describe_problems
-from router.registry import Drafts, Frozen
+from router.registry import DraftsChoice, Frozen
 from router.request import InferenceRequest
 from serve_app.api.errors import ApiError, bad_request
 from serve_app.config import AppConfig, Limits
@@ -27,7 +27,10 @@ _MAX_LEVELS: Final = 64
 class DraftsRequest(Frozen):
     """Body of `POST /api/tiers/{tier}/drafts`."""
 
-    drafts: Drafts = Field(description="What drafts: the chain entry's own draft model or head, or n-gram lookup.")
+    drafts: DraftsChoice = Field(
+        description="Who drafts for requests that do not choose: the chain entry's own draft model or head, n-gram "
+        "lookup, or whichever the controller picks."
+    )
 
 
 async def read_json(request: Request, limits: Limits) -> Any:

@@ -39,7 +39,7 @@ from serve_app.api.openai.models import MODELS, model_view
 from serve_app.api.openai.response import OpenAIExchange
 from serve_app.api.openai.tier_choice import choose, engine_call
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
-from serve_app.api.views import draft_floor, tiers_view
+from serve_app.api.views import drafts_both_ways, tiers_view
 from serve_app.config import AppConfig
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import stream_items
@@ -159,7 +159,7 @@ class Ingress:
         body.check_length(entry.max_model_len)
         items = self._tiers.openai(choice.tier, engine_call(request, body.fields, choice, request_id), body.sequences)
         return await OpenAIExchange(
-            choice.tier, request_id, body.streaming, items, self._config, self._pool, arrived_s
+            choice.tier, choice.planned, request_id, body.streaming, items, self._config, self._pool, arrived_s
         ).respond()
 
     async def models(self, request: Request, request_id: str) -> Response:
@@ -175,15 +175,15 @@ class Ingress:
         return JSONResponse(tiers_view(self._config, self._pool.observation))
 
     async def drafts(self, request: Request, request_id: str) -> Response:
-        """`POST /api/tiers/{tier}/drafts`: switch a tier to its own drafts, or to n-gram drafting."""
+        """`POST /api/tiers/{tier}/drafts`: set who drafts in a tier for requests that do not choose."""
         name = next((tier for tier in TIER_NAMES if tier == request.path_params["tier"]), None)
         if name is None:
             message = f"tier: got {request.path_params['tier']!r}, allowed are {', '.join(TIER_NAMES)}"
             raise ApiError("not_found", message, status=404)
         body = validated(DraftsRequest, await read_json(request, self._config.limits))
-        if draft_floor(self._config.tiers[name], self._pool.observation.tier(name)) is None:
-            message = f"the drafts of tier {name} cannot be switched: its chain entry sets no `floor`"
-            raise ApiError("no_floor", message, status=409)
+        if not drafts_both_ways(self._config.tiers[name], self._pool.observation.tier(name)):
+            message = f"the drafts of tier {name} cannot be switched: its chain entry sets neither `drafts` nor `floor`"
+            raise ApiError("no_choice", message, status=409)
         await self._pool.order_drafts(name, body.drafts)
         return JSONResponse({"tier": name, "drafts": body.drafts}, 202)
 

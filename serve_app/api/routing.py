@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,6 +15,8 @@ from starlette.routing import Route
 from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, error_response, internal_error
 
+SPEC_HEADER: Final = "x-power-lever-spec"
+"""Response header of the OpenAI routes: what is planned about speculation, in JSON."""
 Handler = Callable[[Request, str], Awaitable[Response]]
 """Takes a request and its id."""
 
@@ -44,7 +47,7 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
             allow_origins=origins,
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=["retry-after", "x-power-lever-tier", "x-request-id"],
+            expose_headers=["retry-after", "x-power-lever-tier", SPEC_HEADER, "x-request-id"],
         )
     ]
 

@@ -11,6 +11,7 @@ from router.observation import TierState
 from router.plan import Plan
 from router.registry import Profile
 from router.trace_steps import TraceStep
+from serve_app.api.spec_view import planned_spec, used_spec
 from serve_app.engine.interface import Finished, Token
 from sustainability.factors import Factors
 from sustainability.footprint import baseline_seconds, footprint
@@ -66,14 +67,7 @@ def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> di
         "target_model": plan.entry.target,
         "draft_model": speculation.draft if speculation else None,
         "fallback_step": plan.entry.name,
-        "spec_decoding": {
-            "enabled": plan.spec.enabled,
-            "method": plan.spec_method,
-            "K": plan.spec.most_drafts(speculation),
-            "k_mode": plan.spec.k_mode,
-            "tau": plan.spec.tau,
-            "reason": plan.no_drafts_reason,
-        },
+        "spec_decoding": planned_spec(plan.entry, plan.spec, plan.drafts, plan.no_drafts_reason),
         "sampling": {
             "max_tokens": plan.sampling.max_tokens,
             "temperature": plan.sampling.temperature,
@@ -147,8 +141,7 @@ def metrics_data(
             "accepted_tokens": spec.accepted_tokens,
             "acceptance_rate": spec.accepted_tokens / spec.draft_tokens if spec.draft_tokens else None,
             "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
-            "steps_by_reason": spec.reasons,
-            "stopped_by_tau": spec.stopped_by_tau,
+            **used_spec(spec),
         },
         "energy": {"wh": used.energy_wh, "source": "modelled"},
         "water_l": used.water_l,

@@ -35,15 +35,31 @@ def _gpus(gpus: ClusterGpus | None) -> dict[str, Any] | None:
     }
 
 
-def draft_floor(tier: Tier, state: TierState) -> float | None:
-    """Return the `floor` of the chain entry that the tier serves, or would try first."""
+def drafts_both_ways(tier: Tier, state: TierState) -> bool:
+    """Return whether requests may choose who drafts on the chain entry that the tier serves, or would try first."""
     speculation = tier.entry(state.active_entry).speculation
-    return speculation.floor if speculation else None
+    return speculation is not None and speculation.drafts_both_ways
+
+
+def _drafts(tier: Tier, state: TierState) -> dict[str, Any] | None:
+    """Return who drafts, and what was learned about it; None: the entry makes no drafts."""
+    speculation = tier.entry(state.active_entry).speculation
+    if speculation is None:
+        return None
+    learned = state.learned
+    return {
+        "in_use": state.drafts,
+        "reason": state.drafts_reason,
+        "choice": speculation.drafts_both_ways,
+        "floor": speculation.floor,
+        "learned_tau": {category: round(tau, 3) for category, tau in learned.tau.items()},
+        "advice": learned.advice,
+        "advice_reason": learned.reason,
+    }
 
 
 def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
     failures = dict(state.entry_failures)
-    floor = draft_floor(tier, state)
     return {
         "name": name,
         "power": list(tier.power),
@@ -73,9 +89,7 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
             }
             for entry in tier.chain
         ],
-        "drafts": {"in_use": state.drafts, "reason": state.drafts_reason, "floor": floor}
-        if floor is not None
-        else None,
+        "drafts": _drafts(tier, state),
         "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
         "queue_wait_ms": state.queue_wait_ms,
         "cold_start_s": state.cold_start_s,

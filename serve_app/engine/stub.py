@@ -22,7 +22,7 @@ import os
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import orjson
@@ -36,6 +36,7 @@ from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice
 from router.request import Message
 from router.spec_params import SpecParams
+from serve_app.api.spec_view import used_spec
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -216,19 +217,22 @@ class StubEngine:
         raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
         messages = tuple(Message.model_validate({**message, "content": _text(message["content"])}) for message in raw)
         limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 64)
-        request = plain_request(http.headers.get("x-request-id", "stub"), messages, limit)
+        spec, category = SpecParams.from_arguments(body.get("vllm_xargs") or {})
+        resolved, _ = spec.resolve(self.entry.speculation)
+        plain = plain_request(http.headers.get("x-request-id", "stub"), messages, limit)
+        request = replace(plain, spec=resolved, category=category)
         if body.get("stream"):
             usage = bool((body.get("stream_options") or {}).get("include_usage"))
             chunks = self._openai_chunks(request, body["model"], chat, usage)
             return StreamingResponse(chunks, media_type="text/event-stream")
-        texts, finish, used = [], "", {}
+        texts, finish, used = [], "", dict[str, object]()
         async for item in self.generate(request):
             if isinstance(item, list):
                 texts += [token.text for token in item]
             elif isinstance(item, Finished):
                 finish, used = item.finish_reason, _usage(item)
         answer = _openai_body(request.request_id, body["model"], chat, "".join(texts), finish, stream=False)
-        return JSONResponse(answer | {"usage": used})
+        return JSONResponse(answer | used)
 
     async def _openai_chunks(
         self, request: GenerationRequest, model: str, chat: bool, usage: bool
@@ -241,7 +245,7 @@ class StubEngine:
                 last = _openai_body(request.request_id, model, chat, "", item.finish_reason, stream=True)
                 yield _chunk(last)
                 if usage:
-                    yield _chunk(last | {"choices": [], "usage": _usage(item)})
+                    yield _chunk(last | {"choices": []} | _usage(item))
         yield b"data: [DONE]\n\n"
 
     async def check_health(self) -> None:
@@ -312,9 +316,11 @@ def _openai_body(
     return {"id": request_id, "object": kind, "created": 0, "model": model, "choices": [choice]}
 
 
-def _usage(finished: Finished) -> dict[str, int]:
+def _usage(finished: Finished) -> dict[str, object]:
+    """Return `usage`, and `metrics` in the form of vLLM's."""
     prompt, completion = finished.prompt_tokens, finished.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {"usage": usage, "metrics": {"speculative_decoding": used_spec(finished.spec)}}
 
 
 def _text(content: str | list[dict[str, str]]) -> str:

@@ -1,16 +1,17 @@
-"""Switching from a draft model to n-gram drafts and back, on a real engine, while requests are under way."""
+"""Two ways to draft in one real engine: as each request chooses, and switched for all others under way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 
 from bench.engine.engines import CLIENT_ID, Ask, Batch, EngineProcess, Reply, engine_process
 from cluster.profiles.reading import load_profile
+from router.registry import Drafts, DraftsChoice
 from tests.support.e2e_app import EARLY_EXIT, MODEL
 
 COPY: Final = (
@@ -19,10 +20,17 @@ COPY: Final = (
 )
 STORY: Final = "Tell me a short story about a lighthouse."
 LENGTHS: Final = {COPY: 64, STORY: 48}
+DEPTHS: Final[tuple[int | Literal["auto"], ...]] = (3, "auto")
 
 
-def asks(k: int) -> list[Ask]:
-    return [Ask(prompt, k, max_tokens=tokens) for prompt, tokens in LENGTHS.items()]
+CHOICES: Final[tuple[DraftsChoice | None, ...]] = ("own", "ngram", "auto", None)
+
+
+Chosen = dict[tuple[int | Literal["auto"], DraftsChoice | None], list[Reply]]
+
+
+def asks(k: int | Literal["auto"], drafts: DraftsChoice | None = None) -> list[Ask]:
+    return [Ask(prompt, k, max_tokens=tokens, drafts=drafts) for prompt, tokens in LENGTHS.items()]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +60,22 @@ def own(engine: EngineProcess, plain: Batch) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def switching(engine: EngineProcess, own: Batch) -> Batch:
-    """The order comes while the requests are under way."""
-    return engine.ask(asks(3), order="ngram")
+def mixed(engine: EngineProcess, own: Batch) -> Batch:
+    """Every choice side by side in one batch, with k 3 and then `auto`."""
+    return engine.ask([ask for k in DEPTHS for drafts in CHOICES for ask in asks(k, drafts)])
+
+
+@pytest.fixture(scope="module")
+def chosen(mixed: Batch) -> Chosen:
+    """The replies of `mixed`, one for each prompt, by what was asked."""
+    each = iter(mixed.replies)
+    return {(k, drafts): [next(each) for _ in LENGTHS] for k in DEPTHS for drafts in CHOICES}
+
+
+@pytest.fixture(scope="module")
+def switching(engine: EngineProcess, mixed: Batch) -> Batch:
+    """The order comes while the requests are under way: those that did not choose, then those that chose own drafts."""
+    return engine.ask([*asks(3), *asks(3, "own")], order="ngram")
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +101,36 @@ def acceptance(reply: Reply) -> float:
 def test_answers_are_the_same_with_either_drafter_and_across_a_switch(
     plain: Batch, own: Batch, switching: Batch, switched: Batch, switching_back: Batch
 ) -> None:
-    for batch in (own, switching, switched, switching_back):
+    for batch in (own, switched, switching_back):
         assert batch.token_ids == plain.token_ids
+    assert switching.token_ids == 2 * plain.token_ids
+
+
+def test_in_one_batch_each_request_is_drafted_for_as_it_chose_and_answers_are_the_same(
+    plain: Batch, mixed: Batch, chosen: Chosen
+) -> None:
+    assert mixed.token_ids == len(DEPTHS) * len(CHOICES) * plain.token_ids
+    for k in DEPTHS:
+        for drafts in ("own", None):
+            assert all(set(drafters(reply)) <= {"own"} for reply in chosen[k, drafts])
+        assert [drafters(reply) for reply in chosen[k, "ngram"]] == [["ngram"]] * len(LENGTHS)
+        assert all(set(drafters(reply)) <= {"own", "ngram"} for reply in chosen[k, "auto"])
+    for drafts in CHOICES:
+        assert all(step.drafted <= 3 for reply in chosen[3, drafts] for step in reply.steps)
+        assert all(reply.draft_tokens > 0 for reply in chosen[3, drafts])
+    # What copied text needs is looked up, also while the draft model drafts for the others of the batch.
+    assert acceptance(chosen[3, "own"][0]) < 0.3 < 0.7 < acceptance(chosen[3, "ngram"][0])
+
+
+def test_the_record_of_a_mixed_batch_is_exact_by_request_and_by_who_drafted(mixed: Batch) -> None:
+    for reply in mixed.replies:
+        assert reply.verifications == reply.core_steps
+        totals: dict[Drafts, tuple[int, int]] = {}
+        for step in reply.steps:
+            if step.drafted:
+                drafted, accepted = totals.get(step.drafts, (0, 0))
+                totals[step.drafts] = (drafted + step.drafted, accepted + step.accepted)
+        assert reply.spec_drafts == totals
 
 
 def test_a_client_cannot_order_by_the_id_of_a_request(own: Batch) -> None:
@@ -92,8 +141,12 @@ def test_a_client_cannot_order_by_the_id_of_a_request(own: Batch) -> None:
 def test_running_requests_switch_to_ngram_drafts_and_back_with_each_order(
     switching: Batch, switching_back: Batch
 ) -> None:
-    assert [drafters(reply) for reply in switching.replies] == [["own", "ngram"]] * len(LENGTHS)
+    assert [drafters(reply) for reply in switching.replies[:2]] == [["own", "ngram"]] * len(LENGTHS)
     assert [drafters(reply) for reply in switching_back.replies] == [["ngram", "own"]] * len(LENGTHS)
+
+
+def test_a_request_that_chose_keeps_its_choice_across_an_order(switching: Batch) -> None:
+    assert [drafters(reply) for reply in switching.replies[2:]] == [["own"]] * len(LENGTHS)
 
 
 def test_lookup_predicts_copied_text_and_the_weak_draft_model_does_not(own: Batch, switched: Batch) -> None:
@@ -102,7 +155,7 @@ def test_lookup_predicts_copied_text_and_the_weak_draft_model_does_not(own: Batc
 
 
 def test_only_own_drafts_are_counted_as_such(
-    own: Batch, switching: Batch, switched: Batch, switching_back: Batch
+    own: Batch, mixed: Batch, switching: Batch, switched: Batch, switching_back: Batch
 ) -> None:
     def by_own(batch: Batch) -> tuple[int, int]:
         steps = [step for reply in batch.replies for step in reply.steps if step.drafts == "own"]
@@ -110,7 +163,7 @@ def test_only_own_drafts_are_counted_as_such(
 
     assert by_own(switched) == (0, 0)
     drafted = accepted = 0
-    for batch in (own, switching, switched, switching_back):
+    for batch in (own, mixed, switching, switched, switching_back):
         drafted, accepted = drafted + by_own(batch)[0], accepted + by_own(batch)[1]
         assert batch.own_drafts == (drafted, accepted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import openai
@@ -14,6 +15,7 @@ COPY = 'Repeat this JSON exactly: {"name": "Ada", "year": 1815, "city": "London"
 SUMS = "What is 12 + 7, 13 + 8, 14 + 9, 15 + 10, 16 + 11 and 17 + 12?"
 """Its answer repeats what was asked and then goes on in another way: drafts come, and fail."""
 K_MAX = 5
+COUNTS = ("draft_tokens", "accepted_tokens", "acceptance_rate")
 CHAT: list[ChatCompletionMessageParam] = [{"role": "user", "content": COPY}]
 
 
@@ -44,6 +46,8 @@ def test_a_depth_changes_the_drafts_and_not_the_answer(api: Api, plain: str, k: 
     assert answer.text == plain
     most = min(k, K_MAX) if isinstance(k, int) else K_MAX  # capped by what the engine can do
     assert (decided["enabled"], decided["method"], decided["K"]) == (True, "ngram", most)
+    assert decided["drafts"] == {"requested": None, "used": "ngram", "reason": None}
+    assert spec["drafts"] == {"ngram": {name: spec[name] for name in COUNTS}}
     assert decided["k_mode"] == ("fixed" if isinstance(k, int) else "auto")
     assert 0 < spec["accepted_tokens"] <= spec["draft_tokens"] <= most * spec["steps"]
     assert spec["acceptance_rate"] == spec["accepted_tokens"] / spec["draft_tokens"]
@@ -64,8 +68,11 @@ def test_a_request_may_ask_for_no_drafts(api: Api, plain: str, spec: Json) -> No
         "accepted_tokens": 0,
         "acceptance_rate": None,
         "mean_acceptance_length": None,
+        "drafts": {},
+        "tau": None,
         "steps_by_reason": {"asked": decode_steps(answer)},
         "stopped_by_tau": False,
+        "why_stopped": None,
     }
 
 
@@ -79,10 +86,22 @@ def test_a_floor_of_acceptance_stops_drafts_that_fail(api: Api) -> None:
     assert sum(with_floor["steps_by_reason"].values()) == decode_steps(floored)
     assert without["steps_by_reason"] == {"asked": decode_steps(free)}
     assert with_floor["draft_tokens"] < without["draft_tokens"]
-    assert floored.one("config")["spec_decoding"]["tau"] == 0.9
+    assert floored.one("config")["spec_decoding"]["tau"] == with_floor["tau"] == 0.9
 
 
-WRONG: list[Json] = [{"k": 33}, {"k": -1}, {"k": "many"}, {"tau": 1.5}, {"depth": 2}]
+def test_an_entry_that_drafts_in_one_way_says_so_to_a_request_that_wants_another(api: Api, plain: str) -> None:
+    answer = ask(api, COPY, {"drafts": "own"})
+
+    assert answer.text == plain
+    assert answer.one("config")["spec_decoding"]["drafts"] == {
+        "requested": "own",
+        "used": "ngram",
+        "reason": "the tier's entry has only ngram drafts",
+    }
+    assert answer.one("metrics")["spec"]["drafts"].keys() == {"ngram"}
+
+
+WRONG: list[Json] = [{"k": 33}, {"k": -1}, {"k": "many"}, {"tau": 1.5}, {"drafts": "eagle"}, {"depth": 2}]
 
 
 @pytest.mark.parametrize("spec", WRONG)
@@ -95,7 +114,7 @@ def test_wrong_params_are_refused(api: Api, spec: Json) -> None:
 
 @pytest.mark.parametrize("spec", WRONG)
 def test_wrong_params_are_refused_on_the_openai_routes_too(client: openai.OpenAI, spec: Json) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match=rf"spec\.{next(iter(spec))}"):
+    with pytest.raises(openai.BadRequestError, match=rf"spec\.{next(iter(spec))}"):
         client.chat.completions.create(model="eco", messages=CHAT, max_tokens=4, extra_body={"spec": spec})
 
 
@@ -103,16 +122,23 @@ def test_wrong_params_are_refused_on_the_openai_routes_too(client: openai.OpenAI
 def test_a_chat_of_the_sdk_is_the_same_at_every_depth(
     client: openai.OpenAI, plain: str, k: int | Literal["auto"]
 ) -> None:
-    answer = client.chat.completions.create(
+    raw = client.chat.completions.with_raw_response.create(
         model="eco", messages=CHAT, temperature=0, max_tokens=40, extra_body={"spec": {"k": k, "tau": 0}}
     )
+    answer = raw.parse()
 
+    assert json.loads(raw.headers["x-power-lever-spec"])["K"] == (k if isinstance(k, int) else K_MAX)
     assert answer.choices[0].message.content == plain
     assert answer.model_extra is not None
     record = answer.model_extra["metrics"]["speculative_decoding"]  # vLLM's own
     most = k if isinstance(k, int) else K_MAX
     assert max(record["per_step_drafted"] or [0]) <= most
     assert bool(record["num_draft_tokens"]) is (k != 0)
+    ours = record["drafts"].get("ngram", {"draft_tokens": 0, "accepted_tokens": 0})
+    assert (ours["draft_tokens"], ours["accepted_tokens"]) == (
+        record["num_draft_tokens"],
+        record["num_accepted_draft_tokens"],
+    )
 
 
 def test_a_chat_streams_with_params(client: openai.OpenAI, plain: str) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles.reading import load_profile
-from router.registry import ChainEntry, Speculation
+from router.registry import ChainEntry, DraftsChoice, Speculation
 from tests.support.tiny_llama import CHARACTERS, DRAFT, MAX_LENGTH, SPECIAL_TOKENS, TARGET, VOCABULARY, write_tiny_llama
 from tests.support.two_sample import compare, detectable_effect
 
@@ -34,6 +34,8 @@ K_MAX: Final = 4
 CONCURRENT: Final = 128
 """Requests that the engine works on at a time."""
 DEPTHS: Final[tuple[int | Literal["auto"], ...]] = (1, 2, 3, K_MAX, "auto", "auto")
+CHOICES: Final[tuple[DraftsChoice, ...]] = ("own", "ngram", "auto", "ngram", "own")
+"""Who drafts, where the engine can draft in both ways; five, so that each meets each of the six depths."""
 COMPARISONS: Final = 4
 """Here and in `tests/long`."""
 ALPHA: Final = 0.001
@@ -84,7 +86,7 @@ def tiny_step(speculation: Speculation) -> ChainEntry:
 
 def sample(engine: EngineProcess, temperature: float, depths: tuple[int | Literal["auto"], ...]) -> list[Reply]:
     prompt = own_text()
-    every = itertools.cycle(depths)
+    every, choices = itertools.cycle(depths), itertools.cycle(CHOICES)
     seeded = depths == (0,)
     asks = [
         Ask(
@@ -93,6 +95,7 @@ def sample(engine: EngineProcess, temperature: float, depths: tuple[int | Litera
             max_tokens=LENGTH,
             temperature=temperature,
             seed=number if seeded and number % 4 < 2 else None,
+            drafts=next(choices),
         )
         for number in range(SAMPLES)
     ]
@@ -100,7 +103,8 @@ def sample(engine: EngineProcess, temperature: float, depths: tuple[int | Litera
 
 
 def test_drafts_change_no_distribution(vllm_installed: None, tmp_path: Path) -> None:
-    with tiny_engine(Speculation(method="draft_model", draft="draft", k_max=K_MAX), tmp_path) as engine:
+    speculation = Speculation(method="draft_model", draft="draft", k_max=K_MAX, drafts="own")
+    with tiny_engine(speculation, tmp_path) as engine:
         assert_drafts_change_no_distribution(engine, 0.5)
 
 

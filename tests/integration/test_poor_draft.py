@@ -33,7 +33,7 @@ def test_a_tier_switches_to_ngram_drafts_and_back_while_it_serves(broken: Api) -
         ("/api/tiers/turbo/drafts", {"drafts": "own"}, 404, "not_found"),
         ("/api/tiers/ultra/drafts", {"drafts": "eagle"}, 422, "invalid_request"),
         ("/api/tiers/ultra/drafts", {}, 422, "invalid_request"),
-        ("/api/tiers/eco/drafts", {"drafts": "own"}, 409, "no_floor"),
+        ("/api/tiers/eco/drafts", {"drafts": "own"}, 409, "no_choice"),
     ],
 )
 def test_a_wrong_draft_order_is_refused_with_the_reason(

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
+
+_COMPILED: Final = (
+    "vllm._C_stable_libtorch",
+    "vllm.vllm_flash_attn._vllm_fa2_C",
+    "vllm.vllm_flash_attn._vllm_fa3_C",
+)
 
 
 def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
@@ -19,8 +25,14 @@ def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
         memory_gib: of each card.
         cards: how many.
     """
-    sys.modules["vllm._C_stable_libtorch"] = ModuleType("vllm._C_stable_libtorch")
+    for name in _COMPILED:
+        sys.modules[name] = ModuleType(name)
     import vllm.platforms
+    from triton.backends import backends  # type: ignore[import-untyped]
+
+    # The CPU build looks for a Triton that compiles for CPUs; here is one for NVIDIA's, which nothing runs.
+    vllm.platforms.vllm_version_matches_substr = lambda part: False
+    backends["nvidia"].driver.is_active = staticmethod(lambda: True)
     from vllm.platforms.cuda import NonNvmlCudaPlatform
     from vllm.platforms.interface import DeviceCapability
 
@@ -41,4 +53,31 @@ def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
         def device_count(cls) -> int:
             return cards
 
+        def get_global_graph_pool(self) -> Any:
+            return (0, 1)
+
     vllm.platforms._current_platform = FakeCuda()
+    _compiled_modules_say()
+
+
+def _compiled_modules_say() -> None:
+    """Answer what vLLM's compiled modules are asked while others are imported, after their source (csrc/)."""
+    import torch
+
+    library = torch.library.Library("_C", "FRAGMENT")
+    _KEPT.append(library)
+    for name, least in (
+        ("cutlass_scaled_mm_supports_fp8", 89),
+        ("cutlass_scaled_mm_supports_block_fp8", 90),
+        ("cutlass_group_gemm_supported", 90),
+    ):
+        library.define(f"{name}(int cuda_device_capability) -> bool")
+        library.impl(name, lambda capability, least=least: capability >= least, "CompositeImplicitAutograd")
+    # Its passes match compiled operations. Nothing is compiled here.
+    passes = ModuleType("vllm.compilation.passes.pass_manager")
+    passes.PostGradPassManager = object  # type: ignore[attr-defined]
+    sys.modules[passes.__name__] = passes
+
+
+_KEPT: list[Any] = []
+"""torch forgets a library's functions with the object."""

@@ -17,14 +17,14 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from typing_extensions import TypedDict
 
 from router.errors import describe_problems
+from router.request import MAX_STOPS
+from router.spec_params import SpecParams
 from serve_app.api.body import check_characters
 from serve_app.api.errors import bad_request
 from serve_app.config import Limits
 
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
-_MAX_STOPS: Final = 16
-"""As in `/api/inference`: the engine searches for each of them after each token."""
 _MAX_IDS: Final = 1024
 """Token ids in `logit_bias`, `allowed_token_ids` and similar fields: the engine processes them at each step."""
 _MAX_TOOLS: Final = 128
@@ -61,12 +61,12 @@ class _StreamOptions(TypedDict, total=False):
 class _Body(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
     model: Text
-    spec: Any  # our own field; `tier_choice.py` reads it
+    spec: SpecParams  # our own field
     # Length
     max_tokens: Positive
     min_tokens: Count
     n: Positive
-    stop: Stop | Annotated[list[Stop], Field(max_length=_MAX_STOPS)]
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
     stop_token_ids: Ids
     include_stop_str_in_output: bool
     ignore_eos: bool
@@ -246,7 +246,7 @@ def _problems(model: TypeAdapter[Any], given: Mapping[str, Any]) -> list[str]:
     try:
         model.validate_python(given)
     except ValidationError as error:
-        return describe_problems(error)
+        return describe_problems(error, model)
     return []
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
 
 from router.registry import TierName
 from serve_app.api.errors import RETRY_LATER, ApiError, error_data, incomplete_stream, raise_if_late
+from serve_app.api.routing import SPEC_HEADER
 from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
@@ -32,6 +34,7 @@ class OpenAIExchange:
 
     Args:
         tier: answers it.
+        planned: what will be done about speculation, for a response header.
         request_id: for error bodies and the response header.
         streaming: whether the client requested SSE.
         items: the replica's response.
@@ -41,6 +44,7 @@ class OpenAIExchange:
     """
 
     tier: TierName
+    planned: Mapping[str, Any]
     request_id: str
     streaming: bool
     items: ResponseStream
@@ -114,7 +118,8 @@ class OpenAIExchange:
             await self.items.aclose()
 
     def _headers(self, media_type: str | None) -> dict[str, str]:
-        headers = {"x-power-lever-tier": self.tier, "x-request-id": self.request_id}
+        planned = json.dumps(self.planned)  # ASCII, as headers must be
+        headers = {"x-power-lever-tier": self.tier, SPEC_HEADER: planned, "x-request-id": self.request_id}
         if self.streaming:
             headers |= SSE_HEADERS
         return headers | ({"content-type": media_type} if media_type else {})

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 from starlette.requests import Request
 
 from router.capabilities import fields_refused_with_drafts, nearest_tier, tiers_without_drafts
 from router.difficulty.categories import Category
 from router.difficulty.classify import classify_prompt
-from router.errors import describe_problems
 from router.observation import Observation
 from router.plan import plan
 from router.registry import TIER_NAMES, TierName
@@ -25,8 +23,9 @@ from router.request import InferenceRequest
 from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
 from router.spec_params import SpecParams
-from serve_app.api.errors import ApiError, bad_request
+from serve_app.api.errors import bad_request
 from serve_app.api.openai.models import AUTO, model_not_found
+from serve_app.api.spec_view import planned_spec
 from serve_app.config import AppConfig
 from serve_app.transport.asgi_call import HttpCall
 
@@ -43,26 +42,26 @@ class Choice:
     """Resolved."""
     category: Category
     """Of the prompt."""
+    planned: Mapping[str, Any]
+    """What will be done about speculation, as the `config` event of `/api/inference` shows it."""
 
 
 def choose(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> Choice:
     """Choose the tier, and how its engine speculates.
 
     Raises:
-        ApiError: no such model, a wrong `spec`, or a field that no allowed tier accepts.
+        ApiError: no such model, or a field that no allowed tier accepts.
     """
     picked, category = _picked(body, config, observation)
     tier = _accepting(picked, body, config, observation)
-    try:
-        requested = SpecParams.model_validate(body.get(SPEC) or {})
-    except ValidationError as error:
-        problems = "; ".join(f"{SPEC}.{problem}" for problem in describe_problems(error, SpecParams))
-        raise ApiError("invalid_request", problems, status=422) from error
+    requested = SpecParams.model_validate(body.get(SPEC) or {})
     state = observation.tier(tier)
-    speculation = config.entry(tier, state.active_entry).speculation
+    entry = config.entry(tier, state.active_entry)
     past = state.recent_by_category.get(category, NO_RUNS)
-    spec, _ = requested.resolve(speculation, wasteful=drafts_are_waste(speculation, requested, past))
-    return Choice(tier, spec, category)
+    wasteful = drafts_are_waste(entry.speculation, requested, past)
+    spec, no_drafts = requested.resolve(entry.speculation, wasteful=wasteful)
+    drafts = requested.who_drafts(entry.speculation, spec, state.drafts, state.drafts_reason)
+    return Choice(tier, spec, category, planned_spec(entry, spec, drafts, no_drafts))
 
 
 def _picked(body: Mapping[str, Any], config: AppConfig, observation: Observation) -> tuple[TierName, Category]:

@@ -28,14 +28,17 @@ from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.exceptions import VLLMError
 from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
+from serve_app.api.spec_view import used_spec
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -52,7 +55,8 @@ from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
 from serve_app.engine.vllm.runner import runner_environment, runner_for
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
-from serve_app.engine.vllm.step_record import SpecRecords
+from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
+from serve_app.engine.vllm.thoughts import AnswerTokens, ReasoningParser
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -120,13 +124,33 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recen
     def watched(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
         for output in outputs:
             state = processor.request_states.get(output.request_id)
-            records.take(output, None if state is None else state.queue)
+            collector = None if state is None else state.queue
+            records.take(output, collector)
+            if output.spec_decode_metrics is not None and collector is not None:
+                output.spec_decode_metrics = ShownMetrics.of(output.spec_decode_metrics, records.of(collector))
             waited_s = queue_wait_s(output.events or ())
             if waited_s is not None:
                 waits.add(waited_s, time.monotonic())
         return process(outputs, *args, **kwargs)
 
     processor.process_outputs = watched
+
+
+class ShownMetrics(RequestSpecDecodeMetrics):
+    """vLLM's counts of a request's drafts, for the OpenAI routes' `metrics`, with what our record adds to them."""
+
+    used: dict[str, Any]
+
+    @classmethod
+    def of(cls, theirs: RequestSpecDecodeMetrics, record: RequestRecord) -> ShownMetrics:
+        """Return vLLM's counts of a request that has ended with its record."""
+        shown = cls(**vars(theirs))
+        shown.used = used_spec(record.stats())
+        return shown
+
+    def to_dict(self) -> dict[str, Any]:
+        """See vLLM; its response model takes more keys."""
+        return {**super().to_dict(), **self.used}
 
 
 def queue_wait_s(events: Sequence[EngineCoreEvent]) -> float | None:
@@ -165,6 +189,7 @@ class VllmEngine:
             record = self._records.of(collector)
             yield Admitted()
             texts = TokenTexts(self._decoder(prompt_ids))
+            answer = AnswerTokens(self._reasoning_parser(), prompt_ids)
             completion_tokens = 0
             while not finished:
                 # vLLM merges all engine steps since the last item; the record keeps them apart.
@@ -176,7 +201,7 @@ class VllmEngine:
                     raise EngineError("engine_failed", "the engine gave up the request", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
                 _push(texts, completion, record.take_flags(len(completion.token_ids)))
-                tokens = texts.release(completion.text, finished)
+                tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
@@ -224,6 +249,13 @@ class VllmEngine:
             most, request.max_tokens, size, serving.default_sampling_params, serving.override_max_tokens
         )
         return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
+
+    def _reasoning_parser(self) -> ReasoningParser | None:
+        name = self._engine.vllm_config.structured_outputs_config.reasoning_parser
+        if not name:
+            return None
+        parser: ReasoningParser = ReasoningParserManager.get_reasoning_parser(name)(self._engine.get_tokenizer())
+        return parser
 
     def _decoder(self, prompt_ids: list[int]) -> Callable[[int], str]:
         tokenizer = self._engine.get_tokenizer()._tokenizer

@@ -8,6 +8,7 @@ afresh. All of this is logged, each kind at most once a minute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cluster.rate_limited_log import RateLimitedLog
@@ -65,6 +66,11 @@ class DepthGuard:
                 words = "requests that the speculation controller does not know get no drafts: %s"
                 self._log.warning("unknown", words, ", ".join(unknown))
             decided.update(dict.fromkeys(unknown, _NONE))
+        # vLLM would write drafts beyond its buffers.
+        for key in [key for key, decision in decided.items() if not 0 <= decision.k <= self._k_max]:
+            words = "request %s: %d drafts are impossible, at most %d are possible"
+            self._log.warning("depth", words, key, decided[key].k, self._k_max)
+            decided[key] = replace(decided[key], k=min(max(decided[key].k, 0), self._k_max))
         return decided
 
     def observe(self, result: StepResult) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from router.registry import Profile, Replicas, Speculation
+from router.registry import SAID_ELSEWHERE, Profile, Replicas, Speculation
 from tests.unit.router.profiles import profile_data, small_profile
 
 
@@ -254,3 +254,13 @@ def test_n_gram_lookup_on_the_cpu_is_refused_on_a_gpu() -> None:
     data["tiers"]["eco"]["chain"][0]["speculation"]["method"] = "ngram"
     assert "chain entry 'small-ngram' has method 'ngram'" in refusal(data)
     assert "on a GPU (L4) it must be 'ngram_gpu'" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    "key", ["model", "worker_cls", "scheduler_cls", "speculative_config", "pipeline_parallel_size"]
+)
+def test_engine_args_cannot_say_what_other_keys_say(key: str) -> None:
+    data = profile_data()
+    data["tiers"]["eco"]["chain"][0]["engine_args"] = {key: 1}
+    assert "tiers.eco.chain.0.engine_args" in refusal(data)
+    assert f"takes no {key}, which follows from `{SAID_ELSEWHERE[key]}`" in refusal(data)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from tokenizers import Tokenizer
 
 from bench.engine.engines import Ask, Batch, Reply, StepTaken
 from bench.engine.prompts import COPYING
-from bench.gpu import read_prompts, references
+from bench.gpu import main, read_prompts, references
 from bench.kit.card import NO_CARDS, parse_cards
 from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import Problem, is_right, read_problems
@@ -24,7 +27,7 @@ from bench.kit.run import NothingToCompareError
 from bench.kit.table import table
 from bench.reporting.report import REPOSITORY
 from cluster.profiles.reading import load_profile
-from router.registry import Profile
+from router.registry import ChainEntry, Profile
 from tests.unit.bench.kit.conftest import ALL_THERE, MACHINE, MADE_BY
 
 
@@ -65,6 +68,13 @@ def test_a_steps_time_is_that_of_an_item_with_one_step_only() -> None:
     arrivals = [(1.0, 1), (1.5, 3), (2.5, 3), (2.6, 1)]
     steps = [(0, 0), (3, 2), (3, 1), (0, 0), (3, 1)]
     assert list(step_times(reply(arrivals, steps))) == [(0.5, 3), (pytest.approx(0.1), 3)]
+
+
+def test_an_engine_without_speculation_makes_a_token_a_step() -> None:
+    batch = Batch([reply([(1.0, 1), (1.1, 1), (1.5, 2), (1.7, 1)], [])], 1.7, 0, None, (0, 0))
+    figures = load_figures(batch, "off")
+    assert (figures["step_p50_ms"], figures["steps"]) == (pytest.approx(150), 2)  # of 100 and 200
+    assert figures["acceptance_rate"] is None
 
 
 def test_the_step_time_of_a_depth_is_of_steps_with_that_many_drafts() -> None:
@@ -115,6 +125,16 @@ def test_drafted_answers_are_compared_with_those_of_the_same_entry_without_specu
         compared = measure(FakeProcess([1, 2, 4]), engine, Measurement("answers", "mixed"), 60)  # type: ignore[arg-type]
         assert (compared["exact"], compared["of"]) == (0, 3)
         assert compared["agreed_prefix"] == pytest.approx(2 / 3)
+
+
+def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, tmp_path: Path) -> None:
+    engine = engines_of(profile, ALL_THERE, 1)[0]  # of 2,048 tokens
+    made_up = replace(engine, dummy=("m",))
+    measure = replace(measurer(tmp_path, [engine]), families={"long": ["x" * 3000], "short": ["y" * 1500]})
+    for each, sent in ((engine, {3000, 1500}), (made_up, {1500})):
+        process = FakeProcess([1, 2, 3])
+        measure(process, each, Measurement("answers", "off"), 60)  # type: ignore[arg-type]
+        assert {len(ask.prompt) for ask in process.asks} == sent
 
 
 def test_acceptance_is_counted_by_category_at_the_greatest_depth(profile: Profile, tmp_path: Path) -> None:
@@ -222,6 +242,32 @@ def test_the_table_has_every_figure_and_says_what_is_made_up(profile: Profile, t
     assert "| 2.00 " in row  # 5 tokens/s more than off: twice as fast
     results.machine = MACHINE | {"cards": 0, "card": "a CPU"}
     assert "A rehearsal on a CPU" in table(results, 0)
+
+
+def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+
+    @contextmanager
+    def pretended(entry: ChainEntry, *_: Any, environment: Mapping[str, str], **__: Any) -> Iterator[FakeProcess]:
+        started.append(entry.name)
+        assert environment["VLLM_CACHE_ROOT"].startswith(str(tmp_path))
+        yield FakeProcess([1, 2, 3])
+
+    monkeypatch.setattr("bench.gpu.engine_process", pretended)
+    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
+    model(tmp_path / "models" / "smollm2-135m-instruct")
+    command = ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
+    assert main(command) == 0
+    # With empty caches and with warm ones; there is no early-exit draft.
+    assert started == ["ngram", "ngram", "ngram", "ngram"]
+    text = (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out.strip() == text.strip()
+    assert "8 of 8" in text
+    assert "weights of smollm2-135m-instruct-early-exit-4" in text
+    assert main(command) == 0
+    assert len(started) == 4
 
 
 def test_the_kit_imports_neither_ray_nor_vllm() -> None:

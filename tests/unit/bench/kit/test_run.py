@@ -9,6 +9,7 @@ import pytest
 from bench.kit.plan import engines_of
 from bench.kit.results import OtherMachineError, Results
 from bench.kit.run import reason_in
+from bench.kit.table import reason_rows
 from router.registry import Profile
 from tests.unit.bench.kit.conftest import ALL_THERE, MACHINE, MADE_BY, Pretended
 
@@ -71,6 +72,28 @@ def test_an_engine_that_fails_leaves_its_reason_and_the_others_go_on(profile: Pr
     again = Pretended()
     again.run(tmp_path / "r.json", minutes=60).engines(engines)
     assert again.started == []
+
+
+def test_a_failed_engine_is_tried_again_only_when_asked_for(profile: Profile, tmp_path: Path) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    Pretended(broken=("off",)).run(tmp_path / "r.json", minutes=60).engines(engines)
+    mended = Pretended()
+    run = mended.run(tmp_path / "r.json", minutes=60)
+    run.results.forget_failures()
+    assert run.engines(engines) == 0
+    assert mended.started == ["eco/ngram off", "eco/ngram off"]
+
+
+def test_what_was_impossible_is_measured_once_it_is_possible(profile: Profile, tmp_path: Path) -> None:
+    without = engines_of(profile, ALL_THERE, cards=0)
+    run = Pretended().run(tmp_path / "r.json", minutes=60)
+    assert run.engines(without) == 0
+    assert {row["reason"] for row in reason_rows(run.results)} == {"it needs 1 GPUs, this machine has 0"}
+    pretended = Pretended()
+    later = pretended.run(tmp_path / "r.json", minutes=60)
+    later.engines(engines_of(profile, ALL_THERE, cards=1))
+    assert len(pretended.started) == 6
+    assert list(reason_rows(later.results)) == []
 
 
 @pytest.mark.parametrize("key", ["card", "driver", "versions"])

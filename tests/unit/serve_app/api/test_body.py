@@ -184,14 +184,17 @@ async def test_nesting_is_limited_and_the_number_of_siblings_is_not() -> None:
     [
         ({"prompt": "a", "stop": 3}, "stop: Input should be a list, got 3"),
         ({"prompt": "a", "stop": [None]}, "stop.0: Input should be a valid string, got null"),
-        ({"prompt": "a", "stop": ["x"] * 17}, "stop: Should have at most 16 entries, got"),
+        ({"prompt": "a", "stop": ["x"] * 5}, "stop: Should have at most 4 entries, got"),
         ({"prompt": "a", "stop": [""]}, "stop.0: String should have at least 1 character, got ''"),
         ({"messages": []}, "messages: Should have at least 1 entries, got []"),
         ({"messages": "Hi"}, "messages: Input should be a list, got 'Hi'"),
         ({"messages": ["Hi"]}, "messages.0: Input should be an object, got 'Hi'"),
         ({"prompt": None, "messages": None}, "give exactly one of"),
         ({"prompt": "a", "mode": None}, "mode: Input should be 'auto' or 'manual', got null"),
-        ({"prompt": "a", "spec": {"k": -1}}, "spec.k: Input should be greater than or equal to 0, got -1"),
+        ({"prompt": "a", "spec": {"k": -1}}, "spec.k: must be an integer 0-32 or 'auto', got -1"),
+        ({"prompt": "a", "spec": {"k": True}}, "spec.k: must be an integer 0-32 or 'auto', got true"),
+        ({"prompt": "a", "spec": {"tau": 1.5}}, "spec.tau: must be a number 0-1 or 'auto', got 1.5"),
+        ({"prompt": "a", "spec": {"drafts": 1}}, "spec.drafts: Input should be 'own', 'ngram' or 'auto', got 1"),
         ({"prompt": "a", "mock": None}, "mock: Input should be a valid boolean, got null"),
     ],
 )
@@ -200,6 +203,18 @@ def test_no_error_message_uses_pythons_terms(body: Any, message: str) -> None:
     assert message in text
     for word in ("tuple", "Tuple", "None", "True", "False", "dict", "constrained", "literal"):
         assert word not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "problems"),
+    [
+        ({"prompt": "a", "spec": {"k": "many", "tau": "half"}}, ["spec.k", "spec.tau"]),
+        ({"messages": [{"role": "x", "content": "y"}]}, ["messages.0.role"]),
+        ({"prompt": "a", "stop": ["a", 3, ""]}, ["stop.1", "stop.2"]),
+    ],
+)
+def test_each_problem_is_told_once(body: Any, problems: list[str]) -> None:
+    assert [problem.partition(":")[0] for problem in refusal(body).message.split("; ")] == problems
 
 
 def test_stop_may_be_a_string_as_in_openais_api() -> None:

@@ -8,8 +8,9 @@ import pytest
 from router.observation import Observation, TierState
 from router.plan import Plan, plan
 from router.request import InferenceRequest
+from serve_app.api.spec_view import used_spec
 from serve_app.api.sse import config_data, event, metrics_data, token_events
-from serve_app.engine.interface import Finished, SpecStats, Token
+from serve_app.engine.interface import DraftCount, Finished, SpecStats, Token
 from sustainability.factors import load_factors
 from tests.support.app_config import app_config
 from tests.support.streams import sse_events
@@ -62,6 +63,7 @@ def test_config_says_what_was_decided() -> None:
             "K": 10,
             "k_mode": "auto",
             "tau": 0.3,
+            "drafts": {"requested": None, "used": "ngram", "reason": None},
             "reason": None,
         },
         "sampling": {"max_tokens": 512, "temperature": 0.0, "top_p": 0.9},
@@ -84,7 +86,16 @@ def test_config_names_the_chain_entry_that_the_tier_fell_back_to() -> None:
 
 
 def test_metrics_equal_values_computed_by_hand() -> None:
-    spec = SpecStats(steps=10, draft_tokens=40, accepted_tokens=30, reasons={"auto": 16})
+    spec = SpecStats(
+        steps=10,
+        draft_tokens=40,
+        accepted_tokens=30,
+        reasons={"auto": 12, "tau_stopped": 3, "probe": 1},
+        stopped_by_tau=True,
+        drafts={"own": DraftCount(30, 24), "ngram": DraftCount(10, 6)},
+        tau=0.3,
+        last_reason="probe",
+    )
     finished = Finished("stop", 12, 46, queue_ms=100, spec=spec)
     data = metrics_data(
         manual(10),
@@ -114,8 +125,14 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "accepted_tokens": 30,
             "acceptance_rate": 0.75,
             "mean_acceptance_length": 4.0,
-            "steps_by_reason": {"auto": 16},
-            "stopped_by_tau": False,
+            "drafts": {
+                "own": {"draft_tokens": 30, "accepted_tokens": 24, "acceptance_rate": 0.8},
+                "ngram": {"draft_tokens": 10, "accepted_tokens": 6, "acceptance_rate": 0.6},
+            },
+            "tau": 0.3,
+            "steps_by_reason": {"auto": 12, "tau_stopped": 3, "probe": 1},
+            "stopped_by_tau": True,
+            "why_stopped": "the acceptance of its drafts fell under tau",
         },
         "energy": {"wh": pytest.approx(wh), "source": "modelled"},
         "water_l": pytest.approx(wh / 1000 * 1.8),
@@ -129,6 +146,23 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "percent": pytest.approx(600 / 700 * 100),
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("last_reason", "by_tau", "why"),
+    [
+        ("", False, None),
+        ("auto", True, None),
+        ("asked", False, None),
+        ("plain", False, None),
+        ("auto_off", False, "drafts would have cost more time than they saved"),
+        ("probe", False, "drafts would have cost more time than they saved"),
+        ("probe", True, "the acceptance of its drafts fell under tau"),
+        ("seeded", False, "a sampled answer with a seed must be the same each time, so nothing is drafted for it"),
+    ],
+)
+def test_metrics_say_why_nothing_was_drafted_at_the_end(last_reason: str, by_tau: bool, why: str | None) -> None:
+    assert used_spec(SpecStats(stopped_by_tau=by_tau, last_reason=last_reason))["why_stopped"] == why
 
 
 def test_an_answer_without_tokens_or_drafts_has_finite_metrics() -> None:
@@ -150,8 +184,11 @@ def test_an_answer_without_tokens_or_drafts_has_finite_metrics() -> None:
         "accepted_tokens": 0,
         "acceptance_rate": None,
         "mean_acceptance_length": None,
+        "drafts": {},
+        "tau": None,
         "steps_by_reason": {},
         "stopped_by_tau": False,
+        "why_stopped": None,
     }
     assert orjson.loads(orjson.dumps(data)) == data
 

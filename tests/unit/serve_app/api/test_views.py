@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.observation import Observation, TierState
+from router.observation import Learned, Observation, TierState
 from router.runs.summary import Recent, RunSummary
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
@@ -132,7 +132,24 @@ def test_a_tier_with_a_floor_shows_which_drafts_are_in_use_and_why() -> None:
     step = {"name": "drafting", "target": "small", "max_model_len": 64, "speculation": speculation}
     config = app_config(tiers={"eco": {"chain": [step]}})
     cold = tiers_view(config, Observation())["tiers"][0]
-    assert cold["drafts"] == {"in_use": None, "reason": None, "floor": 0.2}
+    nothing: dict[str, object] = {"learned_tau": {}, "advice": None, "advice_reason": None}
+    assert cold["drafts"] == {"in_use": None, "reason": None, "choice": True, "floor": 0.2, **nothing}
     gone = TierState(running=1, active_entry="drafting", drafts="ngram", drafts_reason="poor")
     over = tiers_view(config, Observation({"eco": gone}))["tiers"][0]
-    assert over["drafts"] == {"in_use": "ngram", "reason": "poor", "floor": 0.2}
+    assert over["drafts"] == {"in_use": "ngram", "reason": "poor", "choice": True, "floor": 0.2, **nothing}
+
+
+def test_a_running_tier_shows_the_learned_taus_and_the_advice() -> None:
+    learned = Learned({"code": 0.33333}, "no_drafts", "no number of drafts pays")
+    running = TierState(running=1, active_entry="small-ngram", drafts="ngram", learned=learned)
+    drafts = tiers_view(app_config(), Observation({"eco": running, "ultra": TierState(running=1)}))["tiers"]
+    assert drafts[0]["drafts"] == {
+        "in_use": "ngram",
+        "reason": None,
+        "choice": False,
+        "floor": None,
+        "learned_tau": {"code": 0.333},
+        "advice": "no_drafts",
+        "advice_reason": "no number of drafts pays",
+    }
+    assert drafts[3]["drafts"] is None  # its entry makes none

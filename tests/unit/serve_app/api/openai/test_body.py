@@ -96,7 +96,10 @@ def test_extra_arguments_for_the_scheduler_are_refused() -> None:
             {"stream_options": {"include_usage": "yes"}},
             "stream_options.include_usage: Input should be a valid boolean, got 'yes'",
         ),
-        ({"stream_options": {"usage": True}}, "stream_options.usage: unknown key"),
+        (
+            {"stream_options": {"usage": True}},
+            "stream_options.usage: unknown key, allowed are include_usage, continuous_usage_stats, include_obfuscation",
+        ),
         ({"n": 0}, "n: Input should be greater than or equal to 1, got 0"),
         ({"n": 2**31}, "n: Input should be less than or equal to 2147483647, got 2147483648"),
         ({"n": True}, "n: Input should be a valid integer, got true"),
@@ -106,21 +109,31 @@ def test_extra_arguments_for_the_scheduler_are_refused() -> None:
         ({"model": 3}, "model: Input should be a valid string, got 3"),
         ({"messages": "Hi"}, "messages: Input should be a valid list, got 'Hi'"),
         ({"messages": ["Hi"]}, "messages.0: Input should be an object, got 'Hi'"),
-        (
-            {"stop": [""]},
-            "stop: Input should be a valid string, got [\"\"]; stop.0: String should have at least 1 character, got ''",
-        ),
+        ({"stop": [""]}, "stop.0: String should have at least 1 character, got ''"),
+        ({"stop": ["a", 3]}, "stop.1: Input should be a valid string, got 3"),
+        ({"stop": 3}, "stop: must be a string or a list of at most 4, got 3"),
+        ({"stop": list("abcde")}, 'stop: must be a string or a list of at most 4, got ["a", "b", "c", "d", "e"]'),
+        ({"spec": 3}, "spec: Input should be an object, got 3"),
+        ({"spec": {"k": 33}}, "spec.k: must be an integer 0-32 or 'auto', got 33"),
+        ({"spec": {"tau": "half"}}, "spec.tau: must be a number 0-1 or 'auto', got 'half'"),
+        ({"spec": {"drafts": "eagle"}}, "spec.drafts: Input should be 'own', 'ngram' or 'auto', got 'eagle'"),
+        ({"spec": {"tow": 1}}, "spec.tow: unknown key, allowed are enabled, k, tau, drafts"),
         ({"logit_bias": {"7": None}}, "logit_bias.7: Input should be a valid number, got null"),
         (
             {"tool_choice": "any"},
-            "tool_choice: Input should be 'none', 'auto' or 'required', got 'any'; "
-            "tool_choice: Input should be an object, got 'any'",
+            "tool_choice: must be 'none', 'auto', 'required' or an object, got 'any'",
         ),
-        ({"prompt": "Hi"}, "prompt: unknown key"),
     ],
 )
 def test_a_wrong_type_is_an_error_that_names_the_field(fields: dict[str, Any], message: str) -> None:
     assert refusal(**fields).message == message
+
+
+def test_a_refused_field_is_told_which_ones_are_allowed_once() -> None:
+    first, second = refusal(prompt="Hi", priority=1).message.split("; ")
+    assert first.startswith("prompt: unknown key, allowed are model, spec, max_tokens, ")
+    assert "messages" in first
+    assert second == "priority: unknown key"
 
 
 def test_lists_have_limits() -> None:

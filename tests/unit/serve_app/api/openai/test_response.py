@@ -24,6 +24,8 @@ from tests.support.streams import Script, Wait
 pytestmark = pytest.mark.usefixtures("slow_pings")
 CONFIG = app_config(limits={"request_timeout_s": 100})
 START = ResponseStart(200, [(b"content-type", b"text/event-stream"), (b"content-length", b"9"), (b"server", b"x")])
+PLANNED = {"enabled": True, "reason": "électricité"}
+HEADER = b'{"enabled": true, "reason": "\\u00e9lectricit\\u00e9"}'
 Items = Sequence[ResponseStart | bytes | Failure | Wait | Exception]
 
 
@@ -35,7 +37,7 @@ class Exchange:
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
         stream: ResponseStream = LocalStream(self.script.stream())
-        self.exchange = OpenAIExchange("eco", "r1", streaming, stream, CONFIG, self.pool, arrived_s=arrived_s)
+        self.exchange = OpenAIExchange("eco", PLANNED, "r1", streaming, stream, CONFIG, self.pool, arrived_s=arrived_s)
         self.client = Client()
 
     async def run(self) -> Client:
@@ -67,6 +69,7 @@ async def test_the_engines_response_is_passed_on_with_our_headers() -> None:
         (b"content-type", b"application/json"),
         (b"x-own", b"1"),
         (b"x-power-lever-tier", b"eco"),
+        (b"x-power-lever-spec", HEADER),
         (b"x-request-id", b"r1"),
     ]
     assert exchange.script.closed
@@ -79,6 +82,7 @@ async def test_a_stream_is_passed_on_piece_by_piece_with_headers_against_bufferi
     assert dict(client.headers) == {
         b"content-type": b"text/event-stream",
         b"x-power-lever-tier": b"eco",
+        b"x-power-lever-spec": HEADER,
         b"x-request-id": b"r1",
         b"cache-control": b"no-store",
         b"x-accel-buffering": b"no",

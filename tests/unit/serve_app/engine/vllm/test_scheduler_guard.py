@@ -15,6 +15,7 @@ from cluster.rate_limited_log import RateLimitedLog
 from router.observation import NOTHING_LEARNED
 from router.spec_params import SpecParams
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
+from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -50,6 +51,16 @@ def test_a_request_that_was_never_added_gets_no_drafts_and_takes_none_from_the_o
     assert depths(guarded, "a", "nobody") == {"a": 5, "nobody": 0}
     assert depths(guarded, "nobody") == {"nobody": 0}
     assert warnings(caplog) == ["requests that the speculation controller does not know get no drafts: nobody"]
+
+
+@pytest.mark.parametrize(("decided", "used"), [(-1, 0), (0, 0), (K_MAX, K_MAX), (K_MAX + 1, K_MAX)])
+def test_a_depth_that_vllms_buffers_do_not_hold_is_clamped(
+    decided: int, used: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    decide = {"a": Decision(decided, Reason.AUTO_OFF), "b": Decision(3, Reason.AUTO_OFF)}
+    monkeypatch.setattr(DepthController, "decide", lambda *args: dict(decide))
+    assert depths(guard(), "a", "b") == {"a": used, "b": 3}
+    assert len(caplog.records) == (decided != used)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,181 @@
+"""Resolve vLLM's config of every GPU entry of some profiles on a pretended card; one JSON line an entry on stdout.
+
+    python -m tests.integration.gpu_config.resolve 8.9 FOLDER PROFILE...
+
+A process of its own for each compute capability, as vLLM chooses its platform once. FOLDER takes the models' configs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from bench.kit.model_configs import write_eagle3, write_model
+from cluster.catalogue.types import catalogue
+from router.registry import ChainEntry, Tier
+from serve_app.engine.interface import EngineStartError
+from serve_app.engine.vllm.decode_graphs import MOST_TOKENS
+from serve_app.speculation.settings import SpeculationSettings
+from tests.integration.gpu_config.profiles import OTHER_SETTINGS, read
+from tests.support.fake_cuda import pretend
+
+MEMORY_GIB = 80.0
+CARDS = 8
+
+
+def main(capability: str, models_dir: Path, profiles: list[Path]) -> None:
+    """Print what becomes of each entry."""
+    # Before any of vLLM is imported.
+    pretend((int(capability[0]), int(capability[2])), MEMORY_GIB, CARDS)
+    _one_process()
+    for path in profiles:
+        for name, tier in read(path).tiers.items():
+            for entry in tier.chain if tier.gpu is not None else ():
+                _write_models(models_dir, entry)
+                try:
+                    found = resolve(tier, entry, models_dir, SpeculationSettings())
+                except (EngineStartError, ValueError) as error:
+                    found = {"error": str(error)}
+                key = {"profile": path.stem, "tier": name, "entry": entry.name}
+                sys.stdout.write(json.dumps(key | found) + "\n")
+    _say_other_hash(models_dir, profiles[0])
+
+
+def _say_other_hash(models_dir: Path, profile: Path) -> None:
+    """Print vLLM's compile hash of the profile's first speculating entry with other settings of ours."""
+    tier, entry = next(
+        (tier, entry) for tier in read(profile).tiers.values() for entry in tier.chain if entry.speculation and tier.gpu
+    )
+    assert entry.speculation is not None
+    speculation = entry.speculation.model_copy(update={"tau": 0.123, "k": 1})
+    other = entry.model_copy(update={"speculation": speculation})
+    found = resolve(tier, other, models_dir, SpeculationSettings(min_gain=0.123))
+    key = {"profile": OTHER_SETTINGS, "tier": "", "entry": entry.name, "hash": found["hash"]}
+    sys.stdout.write(json.dumps(key) + "\n")
+
+
+def resolve(tier: Tier, entry: ChainEntry, models_dir: Path, settings: SpeculationSettings) -> dict[str, Any]:
+    """Return what vLLM's config says of the entry."""
+    from serve_app.engine.vllm.arguments import engine_args
+    from serve_app.engine.vllm.compat import check_interface
+    from serve_app.engine.vllm.runner import runner_environment, runner_for
+
+    runner = runner_for(entry, on_gpu=True)
+    os.environ.update(runner_environment(runner))
+    args = engine_args("tier", tier, entry, settings, lambda model: models_dir / model)
+    config = args.create_engine_config()
+    check_interface(config, entry, runner, on_gpu=True)
+    return {
+        "runner": "v2" if config.use_v2_model_runner else "v1",
+        "async": config.scheduler_config.async_scheduling,
+        "scheduler": config.scheduler_config.scheduler_cls,
+        "executor": config.parallel_config.distributed_executor_backend,
+        "tensor_parallel": config.parallel_config.tensor_parallel_size,
+        "worker": config.parallel_config.worker_cls,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "graph_mode": config.compilation_config.cudagraph_mode.name,
+        "quantization": config.model_config.quantization,
+        "attention": attention_backend(config),
+        "linear": linear_kernel(config),
+        "hash": config.compute_hash(),
+        "graphs": graphs(config, entry) if runner == "v2" and entry.speculation else None,
+    }
+
+
+def _one_process() -> None:
+    """Set the groups of processes that layers and graph managers ask for their rank."""
+    from vllm.distributed import parallel_state
+
+    parallel_state._TP = SimpleNamespace(world_size=1, rank_in_group=0)
+    parallel_state._PP = SimpleNamespace(is_first_rank=True, is_last_rank=True)
+
+
+def _write_models(models_dir: Path, entry: ChainEntry) -> None:
+    known = catalogue()
+    target, draft = entry.target, entry.speculation.draft if entry.speculation is not None else None
+    for name in filter(None, (target, draft)):
+        if (models_dir / name).exists():
+            continue
+        if name in known.models:
+            write_model(models_dir / name, known.models[name])
+        else:
+            write_eagle3(models_dir / name, known.eagle3_heads[name], known.models[target])
+
+
+def attention_backend(config: Any) -> list[Any]:
+    """Return the name of the attention backend, FlashAttention's version, and the query lengths that graphs may mix."""
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+    from vllm.v1.attention.selector import get_attn_backend
+
+    model = config.model_config
+    with set_current_vllm_config(config):
+        backend = get_attn_backend(model.get_head_size(), model.dtype, "auto")
+        version = get_flash_attn_version()
+        support = backend.get_builder_cls().get_cudagraph_support(config, None)
+    return [backend.get_name(), version, support.name]
+
+
+def linear_kernel(config: Any) -> str | None:
+    """Return the class of the kernel for a linear layer's quantized weights; None: not quantized."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.layers.linear import ColumnParallelLinear
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+
+    quantization: QuantizationConfig | None = config.quant_config
+    if quantization is None:
+        return None
+    size = config.model_config.get_hidden_size()
+    with set_current_vllm_config(config), torch.device("meta"):
+        layer = ColumnParallelLinear(
+            size, size, bias=False, params_dtype=torch.bfloat16, quant_config=quantization, disable_tp=True
+        )
+    return next(iter(_kernels(layer)), type(layer.quant_method).__name__)
+
+
+def _kernels(layer: Any) -> Iterator[str]:
+    for owner in (layer, layer.quant_method, getattr(layer, "scheme", None)):
+        for value in vars(owner).values() if owner is not None else ():
+            if type(value).__name__.endswith("Kernel"):
+                yield type(value).__name__
+
+
+def graphs(config: Any, entry: ChainEntry) -> dict[str, Any]:
+    """Return how many whole-step graphs there are, and the batches of one depth that have none, by our managers and
+    vLLM's own."""
+    from vllm.v1.worker.gpu.cudagraph_utils import ModelCudaGraphManager
+
+    from serve_app.engine.vllm.graph_managers import DepthDraftGraphs, DepthModelGraphs
+
+    assert entry.speculation is not None
+    k_max, most = entry.speculation.k_max, config.scheduler_config.max_num_seqs
+    found: dict[str, Any] = {}
+    managers = {"target": DepthModelGraphs, "draft": DepthDraftGraphs, "vllms": ModelCudaGraphManager}
+    for name, manager_type in managers.items():
+        manager = manager_type(config, torch.device("cpu"), config.compilation_config.cudagraph_mode, k_max + 1)
+        manager._graphs_captured = True
+        whole = [desc for desc in manager._capture_descs.values() for desc in desc if desc.cg_mode.name == "FULL"]
+        without = [
+            (k, batch)
+            for k in range(k_max + 1)
+            for batch in range(1, min(most, MOST_TOKENS // (k + 1)) + 1)
+            if not _fits(manager.dispatch(batch, batch * (k + 1), k + 1, 0), batch, k + 1)
+        ]
+        found[name] = {"whole": len(whole), "without": without, "pieces": manager.dispatch(3, 7, None, 0).cg_mode.name}
+    return found
+
+
+def _fits(desc: Any, batch: int, tokens: int) -> bool:
+    whole: bool = desc.cg_mode.name == "FULL" and desc.uniform_token_count == tokens
+    return whole and desc.num_reqs >= batch and desc.num_tokens == desc.num_reqs * tokens
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])
