@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,6 +25,7 @@ LINEAR: Final = {
     "fp8-block": ("MarlinFP8ScaledMMLinearKernel", "MarlinFP8ScaledMMLinearKernel", "CutlassFp8BlockScaledMMKernel"),
 }
 
+ODD: Final = Path(__file__).with_name("odd.yaml")
 Resolved = dict[tuple[str, str, str], dict[str, Any]]
 
 
@@ -32,9 +34,10 @@ def resolved(vllm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> 
     """What `resolve.py` says, by capability and (profile, tier, entry)."""
 
     def run(capability: str) -> Resolved:
+        profiles = [*PROFILES, ODD] if capability == "9.0" else PROFILES
         folder = tmp_path_factory.mktemp("models")
         command = [sys.executable, "-m", "tests.integration.gpu_config.resolve", capability, str(folder)]
-        done = subprocess.run([*command, *map(str, PROFILES)], capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run([*command, *map(str, profiles)], capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         # vLLM writes its log to stdout.
         found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -57,8 +60,8 @@ def entries() -> dict[tuple[str, str, str], tuple[Profile, Tier, ChainEntry]]:
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_vllm_takes_every_entry(resolved: dict[str, Resolved], capability: str) -> None:
-    assert {key for key in resolved[capability] if key[0] != OTHER_SETTINGS} == entries().keys() != set()
-    assert {key: found["error"] for key, found in resolved[capability].items() if "error" in found} == {}
+    assert resolved[capability].keys() >= entries().keys() != set()
+    assert {key: resolved[capability][key].get("error") for key in entries()} == dict.fromkeys(entries())
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -107,7 +110,7 @@ def test_our_settings_do_not_change_the_compile_hash(resolved: dict[str, Resolve
     same = next(each for key, each in found.items() if key[0] == PROFILES[0].stem and each["graphs"])
     assert (same["entry"], same["hash"]) == (other["entry"], other["hash"])
     # The hash does cover what is compiled.
-    assert len({each["hash"] for each in found.values()}) > 1
+    assert len({found[key]["hash"] for key in entries()}) > 1
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -123,3 +126,44 @@ def test_quantized_weights_have_a_compiled_kernel_on_every_card(resolved: dict[s
     for key, (_, _, entry) in entries().items():
         weights = catalogue().models[entry.target].weights
         assert resolved[capability][key]["linear"] == LINEAR[weights][generation], key
+
+
+def odd(resolved: dict[str, Resolved], tier: str, entry: str) -> dict[str, Any]:
+    return resolved["9.0"][ODD.stem, tier, entry]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("unknown-argument", ["engine_args", "'max_num_sequences'"]),
+        ("unknown-nested-key", ["engine_args", "CompilationConfig", "cudagraph_capture_size"]),
+        ("wrong-nested-value", ["engine_args", "'SOMETIMES'"]),
+        ("few-sequences", ["max_num_seqs is 5: it must be more than speculation.k_max (5)"]),
+        ("two-batches-at-once", ["dual batch overlap"]),
+    ],
+)
+def test_an_entry_that_cannot_be_right_is_refused_by_name(
+    resolved: dict[str, Resolved], entry: str, words: list[str]
+) -> None:
+    error = odd(resolved, "eco", entry)["error"]
+    assert all(word in error for word in words), error
+
+
+def test_engine_args_may_be_nested(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "nested")
+    # Only what these three sizes give: 1, 2 and 4 tokens, by 1 to 4 tokens a request.
+    assert "error" not in found
+    assert 0 < found["graphs"]["target"]["whole"] <= 8
+
+
+def test_draft_models_run_on_v2_with_graphs_for_every_depth_and_may_run_on_v1(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "draft-model")
+    assert (found["runner"], found["async"], found["graphs"]["target"]["without"]) == ("v2", True, [])
+    on_v1 = odd(resolved, "balanced", "draft-model-on-v1")
+    assert (on_v1["runner"], on_v1["async"], on_v1["graphs"]) == ("v1", True, None)
+    assert on_v1["worker"] == "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker"
+
+
+def test_on_v1_no_schedule_takes_the_whole_step_graphs_away(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "eagle3-on-v1")
+    assert (found["runner"], found["graph_mode"]) == ("v1", "FULL_AND_PIECEWISE")
