@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +54,8 @@ DATA: Final = REPOSITORY.parent / "shared" / "data"
 PROBLEMS: Final = 64
 WAKE_S: Final = 300.0
 """Longest expected time to start the application and wake a tier, s."""
+STOP_S: Final = 30.0
+"""Time for the application to stop, s."""
 
 
 def read_prompts(folder: Path) -> Mapping[str, Sequence[str]]:
@@ -154,6 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = models_dir(os.environ)
     stand_ins = path.with_name(f"{path.stem}-stand-ins")
     models = models_in(folder, profile, cards.count * cards.memory_gib, stand_ins)
+    problems = read_problems(args.prompts / "gsm8k.jsonl", PROBLEMS)
+    if not problems:
+        models = replace(models, unquantised={})
     first = next(iter(profile.tiers))
     wanted = set(args.entries or ())
     engines = engines_of(
@@ -164,20 +170,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     caches = path.with_name(f"{path.stem}-caches")
-    measure = Measurer(
-        read_prompts(args.prompts), read_problems(args.prompts / "gsm8k.jsonl", PROBLEMS), results, references(engines)
-    )
+    measure = Measurer(read_prompts(args.prompts), problems, results, references(engines))
     logs = path.with_name(f"{path.stem}-logs")
     logs.mkdir(exist_ok=True)
     run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
     left = run.engines(engines)
+    write_table(results, left)
     if not args.engines_only:
-        wake_tiers(results, profile, args.profile, folder, deadline_s)
-    results.write()
-    text = table(results, left)
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+        wake_tiers(results, profile, args.profile, folder, deadline_s - STOP_S)
+        write_table(results, left)
+    print(table(results, left))
     return 0
+
+
+def write_table(results: Results, left: int) -> None:
+    """Write the JSON and the table beside it."""
+    results.write()
+    results.path.with_suffix(".md").write_text(table(results, left), encoding="utf-8")
 
 
 def _print_line(line: str) -> None:

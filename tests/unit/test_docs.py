@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.profiles.reading import load_profile
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     ROOT / name
@@ -51,8 +49,3 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
-def test_the_page_about_gpus_has_every_entry_of_the_gpu_profile() -> None:
-    rows = set(re.findall(r"^\| (\w+/\S+) \|", (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert rows == {f"{name}/{entry.name}" for name, tier in load_profile("gpu").tiers.items() for entry in tier.chain}

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from bench.kit.model_configs import write_eagle3, write_model
 from cluster.catalogue.types import catalogue
 from router.registry import ChainEntry, Tier
 from serve_app.engine.interface import EngineStartError
@@ -24,7 +25,6 @@ from serve_app.engine.vllm.decode_graphs import MOST_TOKENS
 from serve_app.speculation.settings import SpeculationSettings
 from tests.integration.gpu_config.profiles import OTHER_SETTINGS, read
 from tests.support.fake_cuda import pretend
-from tests.support.model_configs import write_eagle3, write_model
 
 MEMORY_GIB = 80.0
 CARDS = 8

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from tokenizers import Tokenizer
 
 from bench.engine.engines import Ask, Batch, Reply, StepTaken
 from bench.engine.prompts import COPYING
-from bench.gpu import read_prompts, references
+from bench.gpu import main, read_prompts, references
 from bench.kit.card import NO_CARDS, parse_cards
 from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import Problem, is_right, read_problems
@@ -25,7 +27,7 @@ from bench.kit.run import NothingToCompareError
 from bench.kit.table import table
 from bench.reporting.report import REPOSITORY
 from cluster.profiles.reading import load_profile
-from router.registry import Profile
+from router.registry import ChainEntry, Profile
 from tests.unit.bench.kit.conftest import ALL_THERE, MACHINE, MADE_BY
 
 
@@ -240,6 +242,32 @@ def test_the_table_has_every_figure_and_says_what_is_made_up(profile: Profile, t
     assert "| 2.00 " in row  # 5 tokens/s more than off: twice as fast
     results.machine = MACHINE | {"cards": 0, "card": "a CPU"}
     assert "A rehearsal on a CPU" in table(results, 0)
+
+
+def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+
+    @contextmanager
+    def pretended(entry: ChainEntry, *_: Any, environment: Mapping[str, str], **__: Any) -> Iterator[FakeProcess]:
+        started.append(entry.name)
+        assert environment["VLLM_CACHE_ROOT"].startswith(str(tmp_path))
+        yield FakeProcess([1, 2, 3])
+
+    monkeypatch.setattr("bench.gpu.engine_process", pretended)
+    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
+    model(tmp_path / "models" / "smollm2-135m-instruct")
+    command = ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
+    assert main(command) == 0
+    # With empty caches and with warm ones; there is no early-exit draft.
+    assert started == ["ngram", "ngram", "ngram", "ngram"]
+    text = (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out.strip() == text.strip()
+    assert "8 of 8" in text
+    assert "weights of smollm2-135m-instruct-early-exit-4" in text
+    assert main(command) == 0
+    assert len(started) == 4
 
 
 def test_the_kit_imports_neither_ray_nor_vllm() -> None:
