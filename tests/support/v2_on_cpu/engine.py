@@ -33,8 +33,8 @@ class EngineSpec:
     max_model_len: int = 256
     max_num_batched_tokens: int = 128
     max_num_seqs: int = 4
-    kv_bytes: int = 16 << 20
-    """Of the KV cache."""
+    kv_blocks: int = 64
+    """Of the KV cache, 32 tokens each."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,13 @@ class Host:
             yield V2Engine(self, info)
         finally:
             self.call("stop")
+
+    def sample_with_drafts(
+        self, logits: list[list[float]], drafts: list[int], requests: int, temperature: float
+    ) -> list[list[int]]:
+        """See `sampler.py`; needs no engine."""
+        tokens: list[list[int]] = self.call("sample_with_drafts", logits, drafts, requests, temperature)
+        return tokens
 
     def call(self, *call: Any) -> Any:
         """Return the answer of a function of `ObservedEngine`."""

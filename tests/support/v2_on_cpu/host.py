@@ -34,6 +34,10 @@ def serve(pipe: Any, *, v2: bool) -> None:
             if name == "start":
                 engine = ObservedEngine(*arguments)
                 answer: Any = engine.info()
+            elif name == "sample_with_drafts":
+                from tests.support.v2_on_cpu.sampler import sample_with_drafts
+
+                answer = sample_with_drafts(*arguments)
             elif name == "stop":
                 if engine is not None:
                     engine.stop()

@@ -1,0 +1,118 @@
+"""A draft model: asynchronous scheduling, prompts read in pieces, and too small a KV cache for four requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.v2.checks import PROMPTS, asks, check_answers, check_records, greedy, ids
+from tests.support.tiny_llama import DRAFT
+from tests.support.v2_on_cpu.engine import Ask, Batch, EngineSpec, Host, V2Engine
+
+PIECE = 24
+"""Tokens of a step."""
+KV_BLOCKS = 6
+"""One stays empty; each of four requests needs three in the end."""
+
+
+@pytest.fixture(scope="module")
+def engine(host: Host, tiny_models: Path) -> Iterator[V2Engine]:
+    spec = EngineSpec(
+        tiny_models,
+        "draft_model",
+        "draft",
+        asynchronous=True,
+        max_num_batched_tokens=PIECE,
+        max_model_len=128,
+        kv_blocks=KV_BLOCKS,
+    )
+    with host.engine(spec) as running:
+        yield running
+
+
+@pytest.mark.parametrize("ks", [(0, 0, 0), (1, 1, 1), (0, 2, 3, "auto")], ids=str)
+def test_answers_are_the_targets_own_and_records_the_runners(engine: V2Engine, ks: tuple[int | str, ...]) -> None:
+    requests = asks(*ks)
+
+    batch = engine.run(requests)
+
+    check_answers(requests, batch)
+    check_records(batch)
+
+
+def test_prompts_are_read_in_pieces(engine: V2Engine) -> None:
+    requests = asks(3, 3, 3)
+
+    batch = engine.run(requests)
+
+    assert max(len(ids(ask.prompt)) for ask in requests) > PIECE
+    assert max(sum(step.scheduled.values()) for step in batch.steps) <= PIECE
+    check_answers(requests, batch)
+
+
+def test_it_drafts_as_many_tokens_as_the_deepest_request_takes_and_rests_at_0(engine: V2Engine) -> None:
+    script = (3, 1, 0, 0, 0, 2, 0, 3)
+    [decode] = [engine.run([Ask("abc", depths=script, max_tokens=24)]).steps]
+
+    by_k = {(step.k, len(step.draft_forwards)) for step in decode[1:]}
+    # The step with 2 drafts and one with 3 begin with a pass over what was missed.
+    assert by_k <= {(0, 0), (1, 1), (2, 3), (3, 3), (3, 4)}
+    assert {(0, 0), (1, 1), (2, 3), (3, 4)} <= by_k
+
+
+@pytest.mark.parametrize("depths", [(3, 1, 0, 0, 0, 0, 2, 3), (2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 3)], ids=str)
+def test_after_a_rest_its_drafts_are_what_it_says_of_the_whole_text(engine: V2Engine, depths: tuple[int, ...]) -> None:
+    requests = [Ask(prompt, depths=depths, max_tokens=24) for prompt in ("abcabc", "Hello there", "the end")]
+
+    batch = engine.run(requests)
+
+    check_answers(requests, batch)
+    assert sum(check_drafts(requests, batch)) > 40
+
+
+def check_drafts(requests: list[Ask], batch: Batch) -> Iterator[int]:
+    """Every draft is the draft model's most likely token after the text so far; yields how many there were."""
+    for place, (ask, reply) in enumerate(zip(requests, batch.replies, strict=True)):
+        done = 0
+        for step in batch.steps:
+            if place not in step.verified:
+                continue
+            done += step.verified[place][1] + 1
+            drafts = [token for token in step.proposed.get(place, []) if token >= 0]
+            if done < ask.max_tokens and drafts:
+                text = ids(ask.prompt) + reply.token_ids[:done]
+                assert drafts == greedy(DRAFT, text, len(drafts)), (place, done)
+                yield len(drafts)
+
+
+def test_the_worker_tells_the_forward_pass_and_drafting_apart(engine: V2Engine) -> None:
+    [batch] = [engine.run([Ask("abc", depths=(3, 0, 0, 0, 3, 3), max_tokens=16)])]
+
+    before = None
+    for step in batch.steps[:-2]:
+        assert step.times is not None
+        assert step.times["verify_s"] > 0
+        if before is not None:
+            # The drafting that a step's time begins with is that of the step before.
+            assert step.times["depth"] == before.k
+            # Where it read a prompt too, or what it had missed, its time would be of something else.
+            pure = len(before.draft_forwards) == before.k and before is not batch.steps[0]
+            assert (step.times["draft_s"] is not None) == pure
+        before = step
+
+
+def test_requests_that_were_preempted_go_on_as_if_they_had_not_been(engine: V2Engine) -> None:
+    requests = [Ask(prompt, depths=depths, max_tokens=40) for prompt, depths in zip(PROMPTS, REST, strict=True)]
+
+    batch = engine.run(requests)
+
+    assert batch.preemptions > 0
+    check_answers(requests, batch)
+    check_records(batch)
+    assert sum(check_drafts(requests, batch)) > 40
+
+
+REST = ((3,), (2, 0, 0, 0, 0, 0, 0, 3), (0, 0, 0, 0, 0, 0, 3), (3, 0, 0, 0, 3))
+"""Depths with rests."""

@@ -1,0 +1,66 @@
+"""What the worker measures arrives where the scheduler is, through vLLM's own queue between processes."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
+
+
+def test_times_on_an_output_pass_the_queue_between_worker_and_engine_core(vllm_installed: None) -> None:
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    from serve_app.engine.vllm.worker.step_clock import ClockMark, Drafted, Marks, with_times
+
+    began, sampled, ended = ClockMark(), ClockMark(), ClockMark()
+    marks = Marks(began, sampled, Drafted(sampled, ended, 3, alone=True))
+    output = ModelRunnerOutput(["a"], {"a": 0}, [[1, 2]])
+    sender = MessageQueue(n_reader=1, n_local_reader=1)
+    receiver = MessageQueue.create_from_handle(sender.export_handle(), 0)
+    ready = Thread(target=sender.wait_until_ready)
+    ready.start()
+    receiver.wait_until_ready()
+    ready.join()
+
+    sender.enqueue(("SUCCESS", with_times(output, marks)))
+    _, arrived = receiver.dequeue(timeout=10)
+
+    times = getattr(arrived, TIMES_ATTRIBUTE)
+    assert times == marks.times()
+    assert times.depth == 3
+    assert times.verify_s > 0
+    assert arrived.sampled_token_ids == [[1, 2]]
+
+
+def test_the_drafting_of_a_step_comes_with_the_next_ones_output(vllm_installed: None) -> None:
+    import torch
+
+    from serve_app.engine.vllm.worker.step_clock import StepClock
+
+    clock = StepClock(torch.device("cpu"))
+
+    def step(depth: int, *, alone: bool = True) -> StepTimes:
+        clock.begin()
+        clock.sampled()
+        clock.drafted(depth, alone=alone)
+        marks = clock.take()
+        assert marks is not None
+        return marks.times()
+
+    assert (step(3).draft_s, step(0).depth) == (None, 3)
+    assert step(2, alone=False).depth == 0
+    mixed = step(1)
+    assert (mixed.depth, mixed.draft_s) == (2, None)
+    assert step(1).draft_s is not None
+
+
+def test_a_step_that_ran_no_model_has_no_times(vllm_installed: None) -> None:
+    import torch
+
+    from serve_app.engine.vllm.worker.step_clock import StepClock
+
+    clock = StepClock(torch.device("cpu"))
+    clock.begin()
+
+    assert clock.take() is None
