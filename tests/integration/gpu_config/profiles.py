@@ -24,7 +24,7 @@ Key = tuple[str, str, str]
 
 def entries(capability: str) -> dict[Key, tuple[Tier, ChainEntry]]:
     """Return the shipped profile's entries, on every card, and those of the examples that are for such a card."""
-    found = {}
+    found: dict[Key, tuple[Tier, ChainEntry]] = {}
     for path in (SHIPPED, *EXAMPLES):
         for name, tier in read(path).tiers.items():
             card = catalogue().gpus[tier.gpu] if tier.gpu is not None else None
