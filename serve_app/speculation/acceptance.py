@@ -181,7 +181,7 @@ class CategoryEvidence:
 class CategoryState:
     """What the controller holds of a category."""
 
-    __slots__ = ("counts", "curves", "evidence", "new_trials", "profile")
+    __slots__ = ("counts", "curves", "evidence", "new_trials", "profile", "tau")
 
     def __init__(self, category: str, k_max: int) -> None:
         self.evidence = CategoryEvidence.none(category, k_max)
@@ -191,8 +191,16 @@ class CategoryState:
         """By level and floor, for the profile."""
         self.counts: StepCounts | None = None
         """Of the step being observed; None: nothing yet."""
+        self.tau: float | None = None
+        """Acceptance rate (0-1) below which drafts do not pay on this engine at this load; None: too little is known.
+        """
         self.new_trials = 0
         """Requests' outcomes since the profile was made."""
+
+    @property
+    def level(self) -> int:
+        """The category's own level, that of a request of which nothing was seen."""
+        return round(log(self.profile.odds[0]) / LEVEL)
 
     def curve(self, level: int, floor: float, share: float) -> Curve:
         """Return the curve of requests at that level with that floor (0: none), where that share of drafts comes."""

@@ -147,12 +147,30 @@ class Allocator:
     def plain(self) -> Allocation:
         """Return the allocation without drafts for any of the groups."""
         nothing = (0,) * len(self._groups)
-        return self._scored(nothing, 0, self._cost.draft(self._least_depth, self._count), 0.0)
+        return self._scored(nothing, 0, self._cost.draft(self._least_depth), 0.0)
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """The requests to decide for."""
+        return self._groups
+
+    def uniform(self, k: int, seconds: float) -> Allocation:
+        """Return the allocation of `k` draft tokens to each request, in a step that takes that long."""
+        score = output = 0.0
+        for curve, count, _ in self._groups:
+            score += count * curve.log_output[k]
+            output += count * curve.output[k]
+        for curve, count, fixed in self._fixed:
+            score += count * curve.log_output[fixed]
+            output += count * curve.output[fixed]
+        score -= self._count * log(seconds / self._count)
+        tokens = self._count * (1 + k)
+        return Allocation((k,) * len(self._groups), -1, 0, k, tokens, output, seconds, output / seconds, score, 0.0)
 
     def at(self, depth: int, ratio: float) -> Allocation:
         """Return the allocation at a depth and a ratio of shared time to token price that an earlier search found."""
         depths, taken = self._worth(depth, ratio)
-        return self._scored(depths, taken, self._cost.draft(max(depth, self._least_depth), self._count), ratio)
+        return self._scored(depths, taken, self._cost.draft(max(depth, self._least_depth)), ratio)
 
     def best(self, near: int | None = None) -> Allocation:
         """Return the allocation with the highest score.
@@ -183,7 +201,7 @@ class Allocator:
 
     def _at_depth(self, depth: int) -> Allocation:
         """Return the best allocation with at most that depth, charged for all of it."""
-        fixed_s = self._cost.draft(max(depth, self._least_depth), self._count)
+        fixed_s = self._cost.draft(max(depth, self._least_depth))
         shared, price = self._prices(0, fixed_s)
         ratio = shared / price if price else inf
         depths, taken = self._worth(depth, ratio)

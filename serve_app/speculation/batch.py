@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from router.registry import Drafts
 from serve_app.speculation.acceptance import Belief, CategoryState, Evidence
 from serve_app.speculation.allocation import Allocation, Allocator, Curve, Fixed, Group, Load
 from serve_app.speculation.cost_curve import StepCost
+from serve_app.speculation.drafters import Way, trials
 from serve_app.speculation.exploration import Backoff
 from serve_app.speculation.tau import TauState
 
@@ -53,7 +54,8 @@ class RequestState:
     """Fixed number of draft tokens; None: auto."""
     why_fixed: Reason
     """Why `k` is what it is, where it is fixed."""
-    tau: float
+    tau: float | None
+    """Acceptance rate (0-1) below which it stops; None: what its category has learned."""
     tau_state: TauState | None
     """None: no tau."""
     floor: float
@@ -64,12 +66,29 @@ class RequestState:
     curve: Curve
     backoff: Backoff
     """Of an idle request: when to probe."""
+    drafts: Drafts = "own"
+    """Who drafts for it now."""
+    other: Way | None = None
+    """The other way to draft, where the controller decides who does."""
+    trials: Backoff = field(default_factory=trials)
+    """When to try the other way."""
+    trying: bool = False
+    """The way in use is a trial."""
+    review: int = 0
+    """Step at which to decide again who drafts."""
+    asked: int = 0
+    """Draft tokens that the last decision asked for."""
     idle: bool = False
     """An auto request to which the last decision gave no drafts, other than a probe's."""
     probing: bool = False
     """Idle, and a probe is out."""
     refresh: int = 0
     """Of an idle request: step at which to form its belief again."""
+
+    @property
+    def tau_now(self) -> float:
+        """Acceptance rate (0-1) below which it stops now; 0: none yet."""
+        return (self.category.tau or 0.0) if self.tau is None else self.tau
 
     @property
     def stopped(self) -> bool:

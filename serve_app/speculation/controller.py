@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import exp, log1p
+from math import exp, log, log1p
 from typing import Final, NamedTuple
 
-from router.observation import NOTHING_LEARNED, Learned
+from router.observation import Learned
+from router.registry import Drafts
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState, Evidence, StepCounts
 from serve_app.speculation.allocation import Allocation, Search
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, depths_of, sort_batch
-from serve_app.speculation.cost import STEP_S, CostModel, StepTime
-from serve_app.speculation.exploration import Allowance, Backoff, affordable_probes, hopeful
+from serve_app.speculation.cost import STEP_S, CostTable, StepTime
+from serve_app.speculation.cost_curve import StepCost
+from serve_app.speculation.drafters import (
+    KNOWN_TRIALS,
+    REVIEW_STEPS,
+    SWITCH_GAIN,
+    TRIAL_STEPS,
+    Way,
+    is_worth_a_trial,
+    worth,
+)
+from serve_app.speculation.engine_facts import EngineFacts
+from serve_app.speculation.exploration import Allowance, Backoff, Probes, affordable_probes, hopeful
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState
 
@@ -61,6 +73,29 @@ class StepResult(NamedTuple):
     """Time of drafting, s, where the worker measured it apart."""
 
 
+_MOST_COME: Final = 0.98
+_TAU_STEPS: Final = 32
+"""Steps after which the break-even acceptance is computed again."""
+_NEAR: Final = 0.06
+"""What drafting all alike may seem to lose, of a step, and still be tried as far as the allowance goes."""
+MOST_SAVED: Final = 0.75
+"""Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
+ADVICE_STEPS: Final = 64
+_MOST_SEEN: Final = 256
+WORTH: Final = 0.97
+
+
+class SeenStep(NamedTuple):
+    """A step, as far as the advice needs it."""
+
+    decoding: int
+    emitted: int
+    prefill_tokens: int
+    tokens: int
+    depth: int
+    captured: bool
+
+
 class DepthController:
     """Holds the state of requests, categories and costs; the formulas are in the modules that it calls.
 
@@ -73,20 +108,27 @@ class DepthController:
     Args:
         k_max: most draft tokens of a request in a step.
         settings: what the operator set.
+        facts: of the engine; None: one without graphs.
     """
 
-    def __init__(self, k_max: int, settings: SpeculationSettings) -> None:
+    def __init__(self, k_max: int, settings: SpeculationSettings, facts: EngineFacts | None = None) -> None:
         if k_max < 1:
             raise ValueError(f"k_max must be at least 1, got {k_max}")
         self._k_max = k_max
+        self._facts = facts = facts or EngineFacts()
+        self._uniform = facts.graph in ("k_max", "per_k")
+        self._apart = False
         self._exploration_share = settings.exploration_share
         self._least_gain = log1p(settings.min_gain)
         self._requests: dict[str, RequestState] = {}
-        self._categories: dict[str, CategoryState] = {}
-        self._cost_model = CostModel.new()
-        self._cost = self._cost_model.cost()
+        self._categories: dict[tuple[str, Drafts], CategoryState] = {}
+        self._table = CostTable(facts, k_max)
+        self._costs = self._table.cost()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
+        self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
+        self._taus_due = 0
         self._step = 0
+        self._seen: deque[SeenStep] = deque(maxlen=_MOST_SEEN)
         self._search = Search.none()
         self._allowance = Allowance(STEP_S)
         # Due at once: the prior of the costs is the least certain thing.
@@ -107,26 +149,43 @@ class DepthController:
             seeded: whether it is sampled with a seed. Nothing is drafted for it then, whatever `spec` says.
         """
         step = self._step
-        if category not in self._categories:
-            self._categories[category] = CategoryState(category, self._k_max)
-        state, evidence = self._categories[category], Evidence(step)
-        belief = evidence.belief(state.profile, step)
         k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
-        tau = 0.0 if spec.tau is None or spec.tau == "auto" else spec.tau
+        tau = None if spec.tau == "auto" else spec.tau or 0.0
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
+        way, other = self._way(category, "own", floor), None
+        if spec.drafts == "ngram":
+            way = self._way(category, "ngram", floor)
+        elif spec.drafts == "auto" and k != 0:
+            other = self._way(category, "ngram", floor)
         self._requests[request_id] = RequestState(
             id=request_id,
             k=k,
             why_fixed=Reason.SEEDED if seeded else Reason.ASKED,
             tau=tau,
-            tau_state=TauState.new(step) if tau else None,
+            tau_state=TauState.new(step) if tau != 0.0 else None,
             floor=floor,
-            category=state,
-            evidence=evidence,
-            belief=belief,
-            curve=state.curve(belief.level, floor, self._share),
+            category=way.category,
+            evidence=way.evidence,
+            belief=way.belief,
+            curve=way.curve,
             backoff=Backoff.starting(step),
+            drafts=way.drafts,
+            other=other,
+            review=step,
         )
+        if not way.category.evidence.trials[0]:
+            # The first request of a category is probed at once.
+            request = self._requests[request_id]
+            request.backoff = request.backoff._replace(due=step)
+
+    def _way(self, category: str, drafts: Drafts, floor: float) -> Way:
+        """Return what is known of a way to draft for a request that begins."""
+        state = self._categories.get((category, drafts))
+        if state is None:
+            state = self._categories[category, drafts] = CategoryState(category, self._k_max)
+        evidence = Evidence(self._step)
+        belief = evidence.belief(state.profile, self._step)
+        return Way(drafts, state, evidence, belief, state.curve(belief.level, floor, self._share))
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
@@ -135,11 +194,18 @@ class DepthController:
     def tau(self, request_id: str) -> float | None:
         """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
         request = self._requests.get(request_id)
-        return None if request is None or request.tau_state is None else request.tau
+        if request is None or request.tau_state is None:
+            return None
+        return request.category.tau if request.tau is None else request.tau
 
     def learned(self) -> Learned:
         """Return what was learned about when drafts pay."""
-        return NOTHING_LEARNED
+        taus: dict[str, float] = {}
+        for (category, _), state in self._categories.items():
+            if state.tau is not None and state.evidence.trials[0] >= KNOWN_TRIALS:
+                taus[category] = min(state.tau, taus.get(category, 1.0))
+        advice = self.advice
+        return Learned(taus, "no_drafts", advice) if advice else Learned(taus)
 
     def decide(self, decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
         """Return how many draft tokens to verify for each of these requests in its next step.
@@ -154,12 +220,31 @@ class DepthController:
             return {}
         self._step = step = self._step + 1
         self._share = min(1.0, (self._drafted_tokens + _SHARE_PRIOR) / (self._requested_tokens + _SHARE_PRIOR))
-        batch = sort_batch(known, prefill_tokens, self._cost, self._share)
+        mixed = self._costs.of(self._facts.graph == "any")
+        if step >= self._taus_due:
+            self._taus_due = step + _TAU_STEPS
+            self._learn_taus(len(known))
+        for request in known:
+            if request.other is not None and request.review <= step:
+                self._review(request, len(known))
+        if all(request.drafts == "ngram" for request in known):
+            # Lookups cost no draft iterations.
+            mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
+        batch = sort_batch(known, prefill_tokens, mixed, self._share)
         best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
         none = batch.allocator.plain()
+        uniforms = self._uniforms(batch) if self._uniform else []
+        if uniforms:
+            none = uniforms[0]
+            best = max([*uniforms, self._corrected(best, batch)], key=_score)
         if best.score - none.score < batch.size * self._least_gain:
             best = none
-        plain = self._is_plain(best, none)
+        tried = self._graph_try(uniforms, best, batch.size)
+        if tried is None and uniforms and not best.depth:
+            tried = self._near_try(uniforms, best)
+        if tried is not None:
+            best = tried
+        plain = tried is None and self._is_plain(best, none)
         decided: dict[str, Decision] = {}
         idle = self._write(batch, best, Reason.PLAIN if plain else Reason.AUTO, decided)
         taken = none if plain else best
@@ -167,7 +252,12 @@ class DepthController:
             stopped = [request for request in batch.stopped if _tau_due(request) <= step]
             for due, tokens in ((stopped, PROBE_TOKENS), (idle, IDLE_PROBE_TOKENS)):
                 if due:
-                    taken = self._probe(due, min(tokens, self._k_max), taken, batch.size, decided)
+                    taken = self._probe(batch, uniforms, due, min(tokens, self._k_max), taken, decided)
+        for request in known:
+            if request.drafts == "ngram":
+                decision = decided[request.id]
+                request.asked = decision.k
+                decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
@@ -182,11 +272,14 @@ class DepthController:
         total = 0
         for request_id, counts in result.requests.items():
             drafted, accepted = possible_counts(*counts, self._k_max)
-            if not drafted:
-                continue
-            total += drafted
             request = self._requests.get(request_id)
-            if request is not None:
+            looked_up = request_id in result.ngram
+            if not drafted:
+                if not (looked_up and request is not None and request.asked):
+                    continue
+                drafted = 1  # a lookup that found nothing is as good as a rejected draft
+            total += drafted
+            if request is not None and (request.drafts == "ngram") == looked_up:
                 if request.category.counts is None:
                     request.category.counts = StepCounts(self._k_max)
                     touched.append(request.category)
@@ -194,8 +287,115 @@ class DepthController:
         for category in touched:
             category.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
-        if result.step_s is not None:
-            self._time(StepTime(result.step_s, result.batched_tokens, len(result.requests), result.depth))
+        self._time(result)
+        self._seen.append(self._seen_step(result, total))
+
+    def _review(self, request: RequestState, size: int) -> None:
+        """Decide who drafts for a request: the way that is expected to be faster, or for a few steps the other one."""
+        other, step = request.other, self._step
+        if other is None:
+            return
+        request.review = step + REVIEW_STEPS
+        other.belief = other.evidence.belief(other.category.profile, step)
+        other.curve = other.category.curve(other.belief.level, request.floor, self._share)
+        now = worth(request.drafts, request.curve, self._costs.in_graph, size)
+        then = worth(other.drafts, other.curve, self._costs.in_graph, size)
+        if then > now + SWITCH_GAIN:
+            if not request.trying:
+                request.trials = request.trials.succeeded(step)
+            request.trying = False
+        elif request.trials.due <= step and is_worth_a_trial(other, now, then):
+            request.trials = request.trials.failed(step)
+            request.trying = True
+            request.review = step + TRIAL_STEPS
+        else:
+            request.trying = False
+            return
+        request.other = Way(request.drafts, request.category, request.evidence, request.belief, request.curve)
+        request.drafts, request.category, request.evidence = other.drafts, other.category, other.evidence
+        request.belief, request.curve = other.belief, other.curve
+
+    def _learn_taus(self, size: int) -> None:
+        """Learn for each category the acceptance at which drafts neither gain nor lose time in a batch of that size.
+
+        With K drafts a step yields 1 + K r tokens of acceptance r, and takes t(K): r = (t(K) / t(0) - 1) / K, at the K
+        that suits the category best.
+        """
+        times = [
+            self._seconds(size * (1 + k), k, self._facts.captured(k, size * (1 + k), self._k_max))
+            for k in range(self._k_max + 1)
+        ]
+        for state in self._categories.values():
+            output = state.curve(state.level, 0.0, self._share).output
+            k = max(range(1, self._k_max + 1), key=lambda k: output[k] / times[k])
+            state.tau = min(1.0, max(0.0, (times[k] / times[0] - 1) / k))
+
+    def _seen_step(self, result: StepResult, drafted: int) -> SeenStep:
+        accepted = sum([pair[1] for pair in result.requests.values()])
+        return SeenStep(
+            decoding=result.decoding,
+            emitted=result.decoding + accepted,
+            prefill_tokens=max(0, result.batched_tokens - result.decoding - drafted),
+            tokens=result.batched_tokens,
+            depth=result.depth,
+            captured=self._is_captured(result),
+        )
+
+    @property
+    def advice(self) -> str | None:
+        """Why the engine should run without speculation, judged by its last steps; None: it should not, or too little
+        is known."""
+        if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
+            return None
+        ours_s = plain_s = off_s = 0.0
+        for step in self._seen:
+            ours_s += self._seconds(step.tokens, step.depth, step.captured)
+            size = step.decoding
+            if size:
+                # Without speculation this step's tokens would have come in so many steps.
+                steps = step.emitted / size
+                captured = self._facts.captured(0, size, self._k_max)
+                alone_s = self._seconds(size, 0, captured)
+                plain_s += steps * alone_s
+                alone_s -= self._costs.in_graph.draft(0) + (0.0 if captured else self._costs.piecewise_s)
+                off_s += steps * alone_s
+            if step.prefill_tokens:
+                # Prompts take the same time on both.
+                more_s = self._costs.piecewise.verify(size + step.prefill_tokens)
+                more_s -= self._costs.in_graph.verify(size) if size else 0.0
+                off_s += more_s
+                plain_s += more_s
+        ratio = off_s / min(ours_s, plain_s)
+        if ratio >= WORTH:
+            return None
+        return f"lately an engine without speculation would have taken {ratio:.2f} of the time"
+
+    def _near_try(self, uniforms: list[Allocation], none: Allocation) -> Allocation | None:
+        """Return an allocation that is nearly as good as no drafts, if the allowance covers its loss: running it shows
+        whether it is better."""
+        near = max(uniforms[1:], key=_score, default=none)
+        lost_s = near.seconds - near.output / none.rate
+        if not near.depth or lost_s > min(_NEAR * none.seconds, self._allowance.seconds):
+            return None
+        self._allowance = self._allowance.spent(lost_s)
+        return near
+
+    def _graph_try(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
+        """Return an allocation to find out what a graph saves, if none has run yet and it may pay."""
+        if not uniforms or self._table.graph_is_known:
+            return None
+        least = self._costs.piecewise.at_knot_s[0]
+        for each in uniforms:
+            if not self._facts.captured(each.depth, each.tokens, self._k_max):
+                continue
+            hope_s = each.seconds - max(0.0, MOST_SAVED * least - (least - self._costs.in_graph.at_knot_s[0]))
+            hoped = each.score + size * log(each.seconds / max(hope_s, 0.1 * each.seconds))
+            lost_s = each.output / best.rate
+            lost_s = each.seconds - lost_s
+            if hoped > best.score and lost_s <= self._allowance.seconds:
+                self._allowance = self._allowance.spent(lost_s)
+                return each
+        return None
 
     def _is_plain(self, best: Allocation, none: Allocation) -> bool:
         """Return whether this step goes without drafts, to measure what drafts cost. Charges the loss."""
@@ -204,6 +404,9 @@ class DepthController:
             self._plain = self._plain.probed(self._step)
             return False
         if none.depth or self._plain.due > self._step:
+            return False
+        iterations = 0 if self._apart else self._facts.iterations(0, self._k_max)
+        if self._table.is_known(self._facts.captured(0, none.tokens, self._k_max), iterations, none.tokens):
             return False
         lost_s = none.output / none.rate - none.output / best.rate
         if lost_s > self._allowance.seconds:
@@ -243,15 +446,29 @@ class DepthController:
         return due
 
     def _probe(
-        self, due: list[RequestState], tokens: int, taken: Allocation, size: int, decided: dict[str, Decision]
+        self,
+        batch: Batch,
+        uniforms: list[Allocation],
+        due: list[RequestState],
+        tokens: int,
+        taken: Allocation,
+        decided: dict[str, Decision],
     ) -> Allocation:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
         allowed_s = self._allowance.seconds
-        probes = affordable_probes(len(due), tokens, taken, size, self._cost, allowed_s)
+        size = batch.size
+        probes = affordable_probes(len(due), tokens, taken, size, self._mixed_cost, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
-            probes = affordable_probes(len(due), 1, taken, size, self._cost, allowed_s)
+            probes = affordable_probes(len(due), 1, taken, size, self._mixed_cost, allowed_s)
+        if len(uniforms) > 1 and not taken.depth:
+            # In a graph it may be cheaper to probe all.
+            alike = min(uniforms[1:], key=lambda each: each.seconds - each.output / taken.rate)
+            all_s = max(0.0, alike.seconds - alike.output / taken.rate)
+            if all_s <= (probes.lost_s if probes.requests else allowed_s):
+                probes = Probes(size, alike.depth, all_s)
+                due = [request for group in batch.autos for request in group]
         if not probes.requests:
             return taken
         # Requests that tau stopped want drafts, whatever these cost.
@@ -287,18 +504,71 @@ class DepthController:
         request.evidence = request.evidence.after(request.category.profile, drafted, accepted, step)
         self._believe(request)
         if request.tau_state is not None:
-            request.tau_state = request.tau_state.after(request.tau, drafted, accepted, step)
+            request.tau_state = request.tau_state.after(request.tau_now, drafted, accepted, step)
         if request.probing:
             request.probing = False
             request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
 
-    def _time(self, seen: StepTime) -> None:
+    def _time(self, result: StepResult) -> None:
         """Learn one step's time. Lay the curve anew for another size of step, or after some more steps."""
-        before = self._cost_model
-        self._cost_model = model = before.after(seen, self._cost)
-        if len(model.cells) > len(before.cells) or model.steps >= self._cost_due:
-            self._cost = model.cost()
-            self._cost_due = model.steps + min(_MOST_STEPS_A_CURVE, 1 + model.steps // 50)
+        iterations = self._facts.iterations(result.depth, self._k_max)
+        seconds = result.step_s
+        if result.verify_s is not None and result.draft_s is not None:
+            self._apart = True
+            self._table.observe_draft(result.draft_s, iterations)
+            seconds, iterations = result.verify_s, 0
+        if seconds is None:
+            return
+        captured = self._is_captured(result)
+        table = self._table
+        new = table.observe(StepTime(seconds, result.batched_tokens, captured, iterations), self._costs)
+        if new or table.steps >= self._cost_due:
+            self._costs = table.cost()
+            self._cost_due = table.steps + min(_MOST_STEPS_A_CURVE, 1 + table.steps // 50)
+
+    def _is_captured(self, result: StepResult) -> bool:
+        if self._facts.graph == "none" or result.prefill:
+            return False
+        widths = {drafted for drafted, _ in result.requests.values()}
+        uniform = widths.pop() if len(widths) == 1 else None
+        return self._facts.captured(uniform, result.batched_tokens, self._k_max)
+
+    @property
+    def _mixed_cost(self) -> StepCost:
+        return self._costs.of(self._facts.graph == "any")
+
+    def _uniforms(self, batch: Batch) -> list[Allocation]:
+        """Return the allocations of one number of draft tokens to all, from 0 up; none where other requests differ."""
+        if batch.stopped:
+            return []
+        wanted = {request.k for request in batch.fixed}
+        if len(wanted) > 1:
+            return []
+        most = min([group.most for group in batch.allocator.groups], default=self._k_max)
+        found = []
+        for k in range(most + 1):
+            if k and wanted and wanted != {k}:
+                continue
+            tokens = batch.size * (1 + k)
+            # Where drafts often fail to come, requests do not verify the same number.
+            captured = (not k or batch.size == 1 or self._share > _MOST_COME) and self._facts.captured(
+                k, tokens, self._k_max
+            )
+            found.append(batch.allocator.uniform(k, self._seconds(tokens, k, captured)))
+        return found
+
+    def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
+        """Return the allocation with the time that such steps were measured to take."""
+        seconds = self._seconds(allocation.tokens, allocation.depth, False)
+        return allocation._replace(
+            seconds=seconds,
+            rate=allocation.output / seconds,
+            score=allocation.score - batch.size * log(seconds / allocation.seconds),
+        )
+
+    def _seconds(self, tokens: float, depth: int, captured: bool) -> float:
+        iterations = 0 if self._apart else self._facts.iterations(depth, self._k_max)
+        return self._costs.step_s(tokens, depth, captured, iterations)
 
     def _believe(self, request: RequestState) -> None:
         """Form the belief again: after new evidence, time, or a new profile of the category."""
@@ -315,6 +585,10 @@ def possible_counts(drafted: int, accepted: int, k_max: int) -> tuple[int, int]:
 def _tau_due(request: RequestState) -> int:
     """Return the step from which on a request that tau stopped may be probed."""
     return request.tau_state.backoff.due if request.tau_state is not None else 0
+
+
+def _score(allocation: Allocation) -> float:
+    return allocation.score
 
 
 def _probe_due(request: RequestState) -> int:

@@ -1,42 +1,49 @@
-"""The model of step times, fitted while the engine works.
+"""What engine steps cost: a table of measured step times, and a model that fills it where nothing was measured.
 
-Verifying is learned by cells: steps with about as many batched tokens are one cell, and its mean time is what such
-steps take. The controller must know the time of steps that were not run ("and with two drafts more?"), so an increasing
-convex curve is laid through the cells (`cost_curve.py`). Where nothing was measured the curve is optimistic, so that
-what would pay is tried, and then known. Cells, not coefficients of a formula: a cell keeps what it knows while other
-steps are run a thousand times, and the misfit of a formula at prefill sizes cannot bend the curve at decode sizes. (A
-Kalman filter on hinge features, tried first, forgot the one and did the other.)
+    seconds = verify(tokens) + (piecewise, where no full graph covers the step) + draft(iterations)
 
-Drafting is learned within cells: of like steps, those that drafted more took longer by that much. A step's drafts are
-verified in the next one, so whenever the depth changes, tokens and depth do not change in the same step; the controller
-makes sure that the depth changes now and then.
+A cell of the table holds steps of about as many batched tokens, in a graph or not, and, where the worker does not
+measure drafting apart, with as many draft iterations. A cell keeps what it knows while other steps run a thousand
+times. Steps that were never run are predicted by the model: through all cells goes one increasing convex curve
+(`cost_curve.py`) and cells without a graph are above it by one time, the same for all. That time, and that of a draft
+iteration, are those with which the curve fits the cells best. Where cells were measured, prediction is drawn to them:
+step time on GPUs is not convex.
+
+The model is optimistic where nothing was measured, so that what would pay is tried, and then known.
 
 Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts. All cells are in units of the
 machine's speed, which follows a slower or faster machine within some ten steps, also for cells not seen lately.
 
-A unit is the time of a step with one token and no drafts.
+A unit is the time of the cheapest cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import exp, log2, sqrt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log, log2, sqrt
 from typing import Final, NamedTuple
 
-from serve_app.speculation.cost_curve import Point, StepCost, verify_curve
+from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
+from serve_app.speculation.engine_facts import EngineFacts
 
 STEP_S: Final = 0.02
 """Time of a step before any was seen, s: sets the scale."""
-TOKEN_SHARE: Final = 0.01
+TOKEN_SHARE: Final = 0.005
 """Expected time per further token of a step, units."""
-DRAFT_SHARE: Final = 0.1
+DRAFT_SHARE: Final = 0.05
 """Expected time per draft iteration, units; about 0 for n-gram drafts."""
 DRAFT_SPREAD: Final = 0.3
 """How far the true draft time may be from `DRAFT_SHARE`, units."""
-DRAFT_KEEP: Final = 0.995
-"""What a step leaves of the older draft times."""
+PIECEWISE_SHARE: Final = 0.15
+"""Expected time that a step without a graph takes more, units."""
+PIECEWISE_SPREAD: Final = 1.0
+"""How far the true one may be from it, as a natural logarithm."""
 NOISE: Final = 0.03
 """Least relative scatter that step times are taken to have."""
+MODEL_ERROR: Final = 0.01
+"""How far the time of like steps is from any convex curve, relative."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
 SPEED_GAIN: Final = 0.15
@@ -45,6 +52,8 @@ CELL_STEPS: Final = 50.0
 """Memory of the mean time of like steps, such steps."""
 MEMORY_STEPS: Final = 2000.0
 """How long what was seen of like steps is trusted, steps: it fades by e."""
+PRIOR_STEPS: Final = 2.0
+"""Weight of the model in a cell's prediction, steps."""
 _EXACT_TOKENS: Final = 8
 """Up to this many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS: Final = 3
@@ -55,13 +64,23 @@ _LONGEST_S: Final = 3600.0
 _LEAST_SEEN: Final = 0.1
 """A cell that was not seen for long counts as this share of one step."""
 _LEAST_PART: Final = 0.1
-"""Verifying takes at least this part of a step, and a step at least this part of what its cell says."""
+"""Verifying takes at least this part of a step."""
 _MOST_SCATTER: Final = 1.0
 _SCATTER_GAIN: Final = 0.2
 """Weight of a step's deviation in the usual one."""
-_REQUEST_WIDTH: Final = 1 / 64
-"""How far the time per further request may be from 0, relative to how far that of an iteration may be from its
-prior."""
+_DRAFT_TRUST: Final = 0.2
+"""A draft iteration is taken to cost this many units at most for each time that it was measured: one measurement may
+have waited for something."""
+_WITHIN: Final = 0.02
+"""How far cells with about as many tokens may differ, as their tokens do, relative."""
+_MOST_RISE: Final = 1.25
+"""Time per token rises by this factor at most, from cell to cell (kernels work by tiles)."""
+_MOST_MISFIT: Final = OUTLIER * OUTLIER
+_FAR: Final = 1.7
+_NEAR: Final = 1.05
+"""Factors by which the search for a time moves."""
+_FIRST_FITS: Final = 50
+"""Steps during which that search begins from what is expected; later it goes on from where it was."""
 
 
 class StepTime(NamedTuple):
@@ -70,82 +89,32 @@ class StepTime(NamedTuple):
     seconds: float
     tokens: int
     """Batched tokens: prefill, decode and verified draft tokens together."""
-    requests: int
-    """Decode requests."""
-    depth: int
-    """Draft tokens that the proposer had to make in this step, which the next one verifies."""
-
-    @property
-    def request_depth(self) -> int:
-        """Draft work that grows with the batch: depth x (requests - 1)."""
-        return self.depth * max(0, self.requests - 1)
+    captured: bool
+    """Whether it ran in a full graph."""
+    iterations: int
+    """Draft iterations in these seconds; 0 where drafting was measured apart."""
 
 
-class DraftFit(NamedTuple):
-    """Remembered sums of products of deviations from cell means.
+class Key(NamedTuple):
+    """Names a cell."""
 
-    Each in units of (a plain step's time)^2 / (the step's time)^2, because long steps scatter more.
-    """
+    captured: bool
+    iterations: int
+    bucket: int
 
-    depth_depth: float = 0.0
-    """Of the depth with itself, tokens^2."""
-    depth_request: float = 0.0
-    """Of the depth with depth x (requests - 1)."""
-    request_request: float = 0.0
-    """Of depth x (requests - 1) with itself."""
-    depth_seconds: float = 0.0
-    """Of the depth with the step time."""
-    request_seconds: float = 0.0
-    """Of depth x (requests - 1) with the step time."""
-
-    def after(self, more_depth: float, more_request: float, more_s: float, weight: float, kept: float) -> DraftFit:
-        """Return the sums with one more step, which deviated by that much; `kept` of the older ones is left."""
-        return DraftFit(
-            kept * self.depth_depth + weight * more_depth * more_depth,
-            kept * self.depth_request + weight * more_depth * more_request,
-            kept * self.request_request + weight * more_request * more_request,
-            kept * self.depth_seconds + weight * more_depth * more_s,
-            kept * self.request_seconds + weight * more_request * more_s,
-        )
-
-    def costs(self, unit_s: float, scatter: float) -> tuple[float, float]:
-        """Return the time of an iteration for one request and per further request, s; neither is negative.
-
-        Args:
-            unit_s: time of a plain step, s.
-            scatter: usual relative deviation of a step.
-        """
-        prior = _precision(scatter)
-        depth_depth = self.depth_depth + prior
-        request_request = self.request_request + prior / _REQUEST_WIDTH**2
-        depth_seconds = self.depth_seconds + prior * DRAFT_SHARE * unit_s
-        determinant = depth_depth * request_request - self.depth_request * self.depth_request
-        request_s = (depth_depth * self.request_seconds - self.depth_request * depth_seconds) / determinant
-        if request_s <= 0:
-            return max(0.0, depth_seconds / depth_depth), 0.0
-        alone_s = (request_request * depth_seconds - self.depth_request * self.request_seconds) / determinant
-        if alone_s < 0:
-            return 0.0, max(0.0, self.request_seconds / request_request)
-        return alone_s, request_s
-
-    def error(self, unit_s: float, scatter: float) -> float:
-        """Return the standard error of the time of an iteration, s."""
-        return scatter * unit_s / sqrt(self.depth_depth + _precision(scatter))
+    @classmethod
+    def of(cls, captured: bool, iterations: int, tokens: float) -> Key:
+        """Return the key of the cell of such steps."""
+        return cls(captured, iterations, _bucket(tokens))
 
 
-def _precision(scatter: float) -> float:
-    """Return the weight of the prior, in the units of `depth_depth`."""
-    return (scatter / DRAFT_SPREAD) ** 2
-
-
-class Cell(NamedTuple):
-    """Means of steps with about as many tokens."""
+@dataclass(slots=True)
+class Cell:
+    """Means of like steps."""
 
     tokens: float
     seconds: float
     """At speed 1."""
-    depth: float
-    request_depth: float
     seen: float
     """How many steps, as far as remembered."""
     step: int
@@ -156,119 +125,287 @@ class Cell(NamedTuple):
         return self.seen * exp((self.step - step) / MEMORY_STEPS)
 
 
-class CostModel(NamedTuple):
-    """State of the fit."""
+class Costs(NamedTuple):
+    """Predicted step times."""
 
-    cells: Mapping[int, Cell]
-    drafting: DraftFit
-    draft_s: float
-    """Time of one draft iteration for one request, s, at speed 1."""
-    draft_request_s: float
-    """Further time of it per further request, s, at speed 1."""
-    speed: float
-    """Present time of a step, relative to what the cells say."""
-    scatter: float
-    """Usual relative deviation of a step from its cell."""
-    steps: int
+    facts: EngineFacts
+    in_graph: StepCost
+    """Of steps in a full graph; of every step where there are none."""
+    piecewise: StepCost
+    """Of other steps."""
+    corrections: dict[Key, float]
+    """By cell: what measured steps took more than the model says, s."""
 
-    @classmethod
-    def new(cls) -> CostModel:
-        """Return the model before any observation."""
-        return cls({}, DraftFit(), DRAFT_SHARE * STEP_S, 0.0, 1.0, NOISE, 0)
+    @property
+    def piecewise_s(self) -> float:
+        """What a step without a graph takes more, s."""
+        return self.piecewise.at_knot_s[0] - self.in_graph.at_knot_s[0]
 
-    def after(self, seen: StepTime, predicted: StepCost) -> CostModel:
-        """Return the model with one more observation.
+    def of(self, captured: bool) -> StepCost:
+        """Return the times of steps in a graph or not."""
+        return self.in_graph if captured else self.piecewise
+
+    def step_s(self, tokens: float, depth: int, captured: bool, iterations: int) -> float:
+        """Return the time of a step, s; `iterations` are those that its cell counts."""
+        model = self.of(captured).verify(tokens) + self.in_graph.draft(depth)
+        return model + self.corrections.get(Key.of(captured, iterations, tokens), 0.0)
+
+
+class CostTable:
+    """The cells, and the model laid through them."""
+
+    def __init__(self, facts: EngineFacts, k_max: int) -> None:
+        """Set up the table before any observation.
+
+        Args:
+            facts: of the engine.
+            k_max: most draft tokens of a request.
+        """
+        self._facts, self._k_max = facts, k_max
+        self._graphs = facts.graph != "none"
+        self._cells: dict[Key, Cell] = {}
+        self._draft_cells: dict[int, Cell] = {}  # by iterations, where drafting was measured apart
+        self._speed, self._scatter = 1.0, NOISE
+        self.steps = 0
+        """Observed so far."""
+        self.piecewise_s, self.draft_s = 0.0, DRAFT_SHARE * STEP_S
+
+    @property
+    def graph_is_known(self) -> bool:
+        """Whether enough steps ran in a graph to know what that saves."""
+        return sum([cell.seen for key, cell in self._cells.items() if key.captured]) >= _FIRST_STEPS
+
+    def is_known(self, captured: bool, iterations: int, tokens: float) -> bool:
+        """Return whether like steps were measured often enough."""
+        cell = self._cells.get(Key.of(captured, iterations, tokens))
+        return cell is not None and cell.remembered(self.steps) >= _FIRST_STEPS
+
+    @property
+    def cells(self) -> Mapping[Key, Cell]:
+        """The table."""
+        return self._cells
+
+    def observe(self, seen: StepTime, predicted: Costs) -> bool:
+        """Learn one step's time. Return whether it opened a cell.
 
         A time that is no step's (not positive, or of a machine that slept) changes nothing. `predicted` is what
-        `cost()` says so far.
+        `cost()` said last.
         """
         if not (_SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
-            return self
-        steps, key = self.steps + 1, _key(seen.tokens)
-        seconds = seen.seconds / self.speed
-        cell = self.cells.get(key)
+            return False
+        self.steps += 1
+        if self.steps == 1:
+            # The first step of an engine waits for compilation.
+            return False
+        key = Key.of(seen.captured, seen.iterations, seen.tokens)
+        seconds = seen.seconds / self._speed
+        cell = self._cells.get(key)
         if cell is None:
-            new = Cell(float(seen.tokens), seconds, float(seen.depth), float(seen.request_depth), 1.0, steps)
-            return self._replace(cells={**self.cells, key: new}, steps=steps)
-
+            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, self.steps)
+            return True
         more_tokens = seen.tokens - cell.tokens
-        more_depth, more_request = seen.depth - cell.depth, seen.request_depth - cell.request_depth
-        more_verify_s = more_tokens * predicted.at(cell.tokens)[1] / self.speed
-        expected = cell.seconds + more_verify_s + self.draft_s * more_depth + self.draft_request_s * more_request
-        expected = max(expected, _LEAST_PART * cell.seconds)
+        expected = max(
+            cell.seconds + more_tokens * predicted.in_graph.at(cell.tokens)[1] / self._speed, _LEAST_PART * cell.seconds
+        )
         deviation = seconds / expected - 1
         if cell.seen < _FIRST_STEPS:
             if deviation < 0:
-                cell = Cell(float(seen.tokens), seconds, float(seen.depth), float(seen.request_depth), cell.seen, steps)
-            cell = cell._replace(seen=cell.seen + 1, step=steps)
-            return self._replace(cells={**self.cells, key: cell}, steps=steps)
-
-        # A step deviates by chance, and because the draft cost is not known well. Only slow steps are clipped: chance
-        # does not make a step fast.
-        unit_s = self._unit_s()
-        doubt = abs(more_depth) * self.drafting.error(unit_s, self.scatter) / expected
-        usual = self.scatter + doubt
-        surprise = abs(deviation) / usual
-        deviation = min(OUTLIER * usual, deviation)
+                cell.tokens, cell.seconds = float(seen.tokens), seconds
+            cell.seen, cell.step = cell.seen + 1, self.steps
+            return False
+        # Only slow steps are clipped: chance does not make a step fast.
+        surprise = abs(deviation) / self._scatter
+        deviation = min(OUTLIER * self._scatter, deviation)
         seconds = expected * (1 + deviation)
-        speed, scatter = self.speed, self.scatter
-        if doubt < scatter:
-            speed *= 1 + SPEED_GAIN * max(-OUTLIER * usual, deviation)
-            scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
-            scatter = min(_MOST_SCATTER, max(NOISE, scatter))
-
-        remembered = cell.remembered(steps)
+        remembered = cell.remembered(self.steps)
         # What surprises is first taken for the machine's speed: if it lasts it no longer surprises.
         weight = 1 / (min(remembered, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
-        drafting = self.drafting
-        if more_depth:
-            precision = (1 - weight) * min(1.0, unit_s / cell.seconds) ** 2
-            more_s = seconds - cell.seconds - more_verify_s
-            drafting = drafting.after(more_depth, more_request, more_s, precision, DRAFT_KEEP)
-        draft_s, draft_request_s = drafting.costs(unit_s, scatter)
-        cell = Cell(
-            cell.tokens + weight * more_tokens,
-            cell.seconds + weight * (seconds - cell.seconds),
-            cell.depth + weight * more_depth,
-            cell.request_depth + weight * more_request,
-            remembered + 1,
-            steps,
-        )
-        return CostModel({**self.cells, key: cell}, drafting, draft_s, draft_request_s, speed, scatter, steps)
+        self._speed *= 1 + SPEED_GAIN * max(-OUTLIER * self._scatter, deviation)
+        self._scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
+        self._scatter = min(_MOST_SCATTER, max(NOISE, self._scatter))
+        cell.tokens += weight * more_tokens
+        cell.seconds += weight * (seconds - cell.seconds)
+        cell.seen, cell.step = remembered + 1, self.steps
+        return False
 
-    def cost(self) -> StepCost:
-        """Return the prediction."""
-        if not self.cells:
-            unit = STEP_S
-            return StepCost((1.0,), (unit,), (TOKEN_SHARE * unit,), self.draft_s, self.draft_request_s)
-        points = [self._point(cell) for _, cell in sorted(self.cells.items())]
-        knots, times, slopes = verify_curve(points, TOKEN_SHARE)
-        speed = self.speed
-        return StepCost(
-            knots,
-            tuple([speed * time for time in times]),
-            tuple([speed * slope for slope in slopes]),
-            draft_s=speed * self.draft_s,
-            draft_request_s=speed * self.draft_request_s,
-        )
+    def observe_draft(self, seconds: float, iterations: int) -> None:
+        """Learn the time of drafting, where it was measured apart."""
+        if not (iterations > 0 and 0 <= seconds <= _LONGEST_S and self.steps > 1):
+            return
+        seconds /= self._speed
+        cell = self._draft_cells.get(iterations)
+        if cell is None:
+            self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0, self.steps)
+            return
+        if cell.seen < _FIRST_STEPS:
+            cell.seconds = min(cell.seconds, seconds)
+        else:
+            seconds = min(seconds, (1 + OUTLIER * self._scatter) * cell.seconds)
+            cell.seconds += (seconds - cell.seconds) / (min(cell.seen, CELL_STEPS) + 1)
+        cell.seen += 1
 
-    def _unit_s(self) -> float:
-        """Return the time of a plain step, s, at speed 1."""
-        return min([cell.seconds for cell in self.cells.values()], default=STEP_S)
+    def cost(self) -> Costs:
+        """Fit the model, and return the prediction."""
+        if self._cells:
+            marks = self._marks()
+            self._fit(marks)
+            curve = verify_curve(_points(marks, self.piecewise_s, self.draft_s), TOKEN_SHARE)
+        else:
+            curve = VerifyCurve((1.0,), (STEP_S,), (TOKEN_SHARE * STEP_S,))
+        speed = self._speed
+        slopes = tuple([speed * slope for slope in curve.slopes])
+        drafts = tuple([speed * self._drafting_s(depth) for depth in range(self._k_max + 1)])
+        in_graph = StepCost(curve.knots, tuple([speed * time for time in curve.times]), slopes, drafts)
+        above = tuple([speed * (time + self.piecewise_s) for time in curve.times])
+        costs = Costs(self._facts, in_graph, StepCost(curve.knots, above, slopes, drafts), {})
+        for key, cell in self._cells.items():
+            model = costs.of(key.captured).verify(cell.tokens) + speed * self.draft_s * key.iterations
+            seen = cell.remembered(self.steps)
+            costs.corrections[key] = (speed * cell.seconds - model) * seen / (seen + PRIOR_STEPS)
+        return costs
 
-    def _point(self, cell: Cell) -> Point:
-        """Return the tokens and the verify time of a cell, s, at speed 1."""
-        drafting = self.draft_s * cell.depth + self.draft_request_s * cell.request_depth
-        seen = max(_LEAST_SEEN, cell.remembered(self.steps))
-        return Point(
-            cell.tokens,
-            max(cell.seconds - drafting, _LEAST_PART * cell.seconds),
-            error=cell.seconds * self.scatter / sqrt(seen),
-        )
+    def _fit(self, marks: Sequence[Mark]) -> None:
+        """Find the times of a draft iteration and of a step without a graph with which a curve fits the cells best."""
+        unit = min([cell.seconds for cell in self._cells.values()])
+        apart = sum([cell.seen * cell.tokens for cell in self._draft_cells.values()])
+        whole = not apart and any(key.iterations for key in self._cells)
+        if apart:
+            most = sum([cell.seen for cell in self._draft_cells.values()]) * _DRAFT_TRUST * unit
+            mean_s = sum([cell.seen * cell.seconds for cell in self._draft_cells.values()]) / apart
+            self.draft_s = min(mean_s, most)
+        elif not whole:
+            self.draft_s = DRAFT_SHARE * unit
+        # Where nothing is known of a time, it follows the unit.
+        fresh = self.steps <= _FIRST_FITS
+        for _ in range(2 if whole and self._graphs else 1):
+            if whole:
+                now = DRAFT_SHARE * unit if fresh else self.draft_s
+                self.draft_s = _nearby(lambda draft_s: _misfit(marks, self.piecewise_s, draft_s, unit), now, fresh)
+            if self._graphs:
+                now = PIECEWISE_SHARE * unit if fresh else self.piecewise_s
+                self.piecewise_s = _nearby(lambda more_s: _misfit(marks, more_s, self.draft_s, unit), now, fresh)
+
+    def _drafting_s(self, depth: int) -> float:
+        """Return the time of drafting, s, at speed 1."""
+        iterations = self._facts.iterations(depth, self._k_max)
+        model, cell = self.draft_s * iterations, self._draft_cells.get(iterations)
+        if cell is None or cell.seen < _FIRST_STEPS:
+            return model
+        return model + (cell.seconds - model) * cell.seen / (cell.seen + PRIOR_STEPS)
+
+    def _marks(self) -> list[Mark]:
+        """Return what the cells say of the verify time by tokens; cells of about as many tokens joined."""
+        by_bucket: dict[int, list[tuple[float, Key, Cell]]] = {}
+        for key, cell in self._cells.items():
+            chance = self._scatter / sqrt(max(_LEAST_SEEN, cell.remembered(self.steps)))
+            error = cell.seconds * sqrt(chance * chance + MODEL_ERROR * MODEL_ERROR)
+            by_bucket.setdefault(key.bucket, []).append((1 / (error * error), key, cell))
+        marks = []
+        for _, same in sorted(by_bucket.items()):
+            weight = sum([each for each, _, _ in same])
+            marks.append(
+                Mark(
+                    tokens=sum([each * cell.tokens for each, _, cell in same]) / weight,
+                    seconds=sum([each * cell.seconds for each, _, cell in same]) / weight,
+                    piecewise=sum([each for each, key, _ in same if not key.captured]) / weight,
+                    iterations=sum([each * key.iterations for each, key, _ in same]) / weight,
+                    error=1 / sqrt(weight),
+                    members=tuple([self._member(each, key, cell) for each, key, cell in same]) if len(same) > 1 else (),
+                )
+            )
+        return marks
+
+    @staticmethod
+    def _member(weight: float, key: Key, cell: Cell) -> Member:
+        error = sqrt(1 / weight + (_WITHIN * cell.seconds) ** 2)
+        return Member(cell.seconds, 0.0 if key.captured else 1.0, key.iterations, error)
 
 
-def _key(tokens: int) -> int:
-    """Return the index of the cell of that many tokens."""
+class Member(NamedTuple):
+    """One of several cells with about as many tokens."""
+
+    seconds: float
+    piecewise: float
+    """1: ran without a graph; 0: in one."""
+    iterations: float
+    error: float
+
+
+class Mark(NamedTuple):
+    """Mean of the cells with about as many tokens."""
+
+    tokens: float
+    seconds: float
+    piecewise: float
+    """Part of it that ran without a graph (0-1)."""
+    iterations: float
+    """Draft iterations in these seconds."""
+    error: float
+    """Standard error, s."""
+    members: tuple[Member, ...]
+    """The cells, where it is more than one."""
+
+
+def _points(marks: Sequence[Mark], piecewise_s: float, draft_s: float) -> list[Point]:
+    """Return the time of verifying in a graph that the cells show, s, with these times of the rest."""
+    points = list[Point]()
+    for tokens, seconds, piecewise, iterations, error, _ in marks:
+        verify_s = max(seconds - piecewise_s * piecewise - draft_s * iterations, _LEAST_PART * seconds)
+        if points:
+            # Time per token does not rise with the tokens: a step that took longer waited for something.
+            before = points[-1]
+            verify_s = min(verify_s, _MOST_RISE * before.y * tokens / before.x)
+        points.append(Point(tokens, verify_s, error))
+    return points
+
+
+def _misfit(marks: Sequence[Mark], piecewise_s: float, draft_s: float, unit: float) -> float:
+    """Return how badly a curve fits the cells with these times. Each cell counts `OUTLIER` errors at most."""
+    points = _points(marks, piecewise_s, draft_s)
+    values, _ = convex_fit(points)
+    misfit = 0.0
+    for point, value in zip(points, values, strict=True):
+        off = (point.y - value) / point.error
+        misfit += _softened(off * off)
+    # Cells with about as many tokens differ by these times only.
+    for mark in marks:
+        for seconds, piecewise, iterations, error in mark.members:
+            off = seconds - mark.seconds
+            off -= piecewise_s * (piecewise - mark.piecewise) + draft_s * (iterations - mark.iterations)
+            misfit += _softened((off / error) ** 2)
+    # Time per token does not rise with the tokens.
+    for one, other in pairwise(points):
+        excess = other.y - one.y * other.x / one.x
+        if excess > 0:
+            misfit += _softened(excess * excess / (one.error * one.error + other.error * other.error))
+    off = (draft_s / unit - DRAFT_SHARE) / DRAFT_SPREAD
+    misfit += off * off
+    if piecewise_s:
+        off = log(piecewise_s / (PIECEWISE_SHARE * unit)) / PIECEWISE_SPREAD
+        misfit += off * off
+    return misfit
+
+
+def _softened(square: float) -> float:
+    """Return a squared deviation, in usual ones; what deviates by more than `OUTLIER` counts by its logarithm."""
+    return square if square <= _MOST_MISFIT else _MOST_MISFIT * (1 + log(square / _MOST_MISFIT))
+
+
+def _nearby(misfit: Callable[[float], float], now: float, fresh: bool) -> float:
+    """Return a time at which the misfit is less or least: climb from `now`, from afar while all is `fresh`."""
+    least = misfit(now)
+    for factor in (_FAR, _NEAR) if fresh else (_NEAR,):
+        for step in (factor, 1 / factor):
+            moved = False
+            while (other := misfit(now * step)) < least and _SHORTEST_S < now < _LONGEST_S:
+                now, least, moved = now * step, other, True
+            if moved:
+                break
+    return now
+
+
+def _bucket(tokens: float) -> int:
+    """Return the index of the cells of about that many tokens."""
     if tokens <= _EXACT_TOKENS:
-        return tokens
+        return round(tokens)
     return _EXACT_TOKENS + 1 + int(4 * log2(tokens / _EXACT_TOKENS))

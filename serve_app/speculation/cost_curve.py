@@ -21,9 +21,7 @@ it may pay, and not so far that trying costs much."""
 class StepCost(NamedTuple):
     """Predicted time of a step: verifying its tokens, and drafting for the next step.
 
-        seconds = verify(tokens) + depth x (draft + draft per request x (requests - 1))
-
-    `verify` is piecewise linear, increasing and convex: flat while the hardware waits for memory, steeper once it
+    Verifying is piecewise linear, increasing and convex: flat while the hardware waits for memory, steeper once it
     computes.
     """
 
@@ -33,10 +31,8 @@ class StepCost(NamedTuple):
     """Time of a step with as many tokens as each knot, s."""
     slope_s: tuple[float, ...]
     """Time per further token from each knot on, s."""
-    draft_s: float
-    """Time of one draft iteration for one request, s."""
-    draft_request_s: float
-    """Further time of a draft iteration per further request, s."""
+    drafts_s: tuple[float, ...]
+    """Entry k: time of drafting k tokens for every request, s."""
 
     def at(self, tokens: float) -> tuple[float, float]:
         """Return the time of a step with that many batched tokens and no drafting, s, and of one token more, s."""
@@ -48,9 +44,9 @@ class StepCost(NamedTuple):
         """Return the time of a step with that many batched tokens and no drafting, s."""
         return self.at(tokens)[0]
 
-    def draft(self, depth: int, requests: int) -> float:
+    def draft(self, depth: int) -> float:
         """Return the time of drafting `depth` tokens for each of the requests, s."""
-        return depth * (self.draft_s + self.draft_request_s * max(0, requests - 1))
+        return self.drafts_s[depth]
 
 
 class Point(NamedTuple):

@@ -88,7 +88,9 @@ def affordable_probes(
     All `requests` of the step share the draft work of a depth. So with a costly draft nothing is affordable for a
     while, and then many requests are probed together.
     """
-    fixed = cost.draft(max(decided.depth, tokens), requests) - cost.draft(decided.depth, requests)
+    fixed = cost.draft(max(decided.depth, tokens)) - cost.draft(decided.depth)
+    # A graph may cover the step as decided, and none the step with probes.
+    fixed += max(0.0, cost.verify(decided.tokens) + cost.draft(decided.depth) - decided.seconds)
     each = (cost.verify(decided.tokens + wanted * tokens) - cost.verify(decided.tokens)) / wanted
     if fixed + wanted * each <= allowed_s:
         return Probes(wanted, tokens, fixed + wanted * each)

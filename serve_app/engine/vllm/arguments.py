@@ -14,8 +14,9 @@ from router.registry import ChainEntry, Runner, Speculation, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm import ngram_lookup
 from serve_app.engine.vllm.controller_config import ControllerConfig
-from serve_app.engine.vllm.decode_graphs import capture_sizes, depth_schedule
+from serve_app.engine.vllm.decode_graphs import MOST_TOKENS, capture_sizes, depth_schedule
 from serve_app.engine.vllm.runner import runner_for
+from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.settings import SpeculationSettings
 
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
@@ -58,7 +59,7 @@ def engine_args(
         arguments |= {
             "scheduler_cls": _SCHEDULER,
             "speculative_config": _speculative_config(speculation, runner, model_path),
-            "additional_config": ControllerConfig(settings, speculation),
+            "additional_config": ControllerConfig(settings, speculation, _facts(tier, arguments, runner)),
         }
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
         if runner == "v2":
@@ -106,6 +107,18 @@ def _says_sizes(arguments: Mapping[str, Any]) -> bool:
     compilation = arguments.get("compilation_config") or {}
     said = {"cudagraph_capture_sizes", "max_cudagraph_capture_size", "cudagraph_mode"}
     return bool(arguments.get("enforce_eager") or said & {*arguments, *compilation})
+
+
+def _facts(tier: Tier, arguments: Mapping[str, Any], runner: Runner) -> EngineFacts:
+    """Return which decode steps run in a full CUDA graph.
+
+    On V2 those of each depth (`decode_graphs.py`), on V1 those in which all requests verify `k_max` drafts. For an
+    entry that says its own graph mode none is assumed: the controller then learns what steps take without that help.
+    """
+    compilation = arguments.get("compilation_config") or {}
+    if tier.gpu is None or arguments.get("enforce_eager") or "cudagraph_mode" in {*arguments, *compilation}:
+        return EngineFacts()
+    return EngineFacts(graph="per_k" if runner == "v2" else "k_max", graph_tokens=MOST_TOKENS)
 
 
 def _speculative_config(speculation: Speculation, runner: Runner, model_path: Callable[[str], Path]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router.registry import Speculation
+from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.settings import SpeculationSettings
 
 
@@ -14,6 +15,8 @@ class ControllerConfig:
 
     settings: SpeculationSettings
     speculation: Speculation
+    facts: EngineFacts = field(default_factory=EngineFacts)
+    """Which of the engine's steps run in a graph."""
 
     def compute_hash(self) -> str:
         """Return our part of vLLM's compile hash: a constant, as no setting of ours changes what is compiled."""

@@ -89,7 +89,7 @@ class DepthScheduler(AsyncScheduler):
         self._speculation, settings = config.speculation, config.settings
         self._default_drafts: DraftsChoice = self._speculation.default_drafts
         self._log = RateLimitedLog(logger)
-        self._controller = DepthGuard(self.num_spec_tokens, settings, self._log)
+        self._controller = DepthGuard(self.num_spec_tokens, settings, self._log, config.facts)
         self._known: dict[str, _Known] = {}
         # Requests that have ended; forgotten when the records of the step that ended them are written.
         self._freed: list[str] = []

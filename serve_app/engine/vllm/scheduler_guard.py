@@ -16,6 +16,7 @@ from router.observation import NOTHING_LEARNED, Learned
 from router.spec_params import SpecParams
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
+from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.settings import SpeculationSettings
 
 _NONE: Final = Decision(0, Reason.AUTO_OFF)
@@ -28,14 +29,18 @@ class DepthGuard:
         k_max: most draft tokens of a step.
         settings: the controller's.
         log: takes the faults.
+        facts: the controller's, of the engine.
     """
 
-    def __init__(self, k_max: int, settings: SpeculationSettings, log: RateLimitedLog) -> None:
+    def __init__(
+        self, k_max: int, settings: SpeculationSettings, log: RateLimitedLog, facts: EngineFacts | None = None
+    ) -> None:
         self._k_max = k_max
+        self._facts = facts
         self._settings = settings
         self._log = log
         self._requests: dict[str, tuple[SpecParams, str, bool]] = {}
-        self._controller = DepthController(k_max, settings)
+        self._controller = DepthController(k_max, settings, facts)
 
     def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool) -> None:
         """See `DepthController.add`."""
@@ -108,7 +113,7 @@ class DepthGuard:
 
     def start_afresh(self) -> None:
         """Forget what was learned, but not the requests."""
-        self._controller = DepthController(self._k_max, self._settings)
+        self._controller = DepthController(self._k_max, self._settings, self._facts)
         for request_id, (spec, category, seeded) in self._requests.items():
             try:
                 self._controller.add(request_id, spec, category, seeded=seeded)

@@ -27,14 +27,18 @@ def geometric(acceptance: float, k_max: int = K_MAX) -> tuple[float, ...]:
     return gains([acceptance] * k_max)
 
 
+def drafts(iteration: float) -> tuple[float, ...]:
+    return tuple(iteration * depth for depth in range(2 * K_MAX + 1))
+
+
 def linear(base: float, token: float, draft: float = 0.0) -> StepCost:
     """A step of n tokens takes base + n token; k_max irrelevant."""
-    return StepCost((1.0,), (base + token,), (token,), draft, 0.0)
+    return StepCost((1.0,), (base + token,), (token,), drafts(draft))
 
 
 def flat_until(knee: float, base: float, draft: float = 0.0) -> StepCost:
     """A step takes `base` up to so many tokens, and in proportion to its tokens beyond."""
-    return StepCost((1.0, knee), (base, base), (0.0, base / knee), draft, 0.0)
+    return StepCost((1.0, knee), (base, base), (0.0, base / knee), drafts(draft))
 
 
 def allocator(
@@ -46,7 +50,7 @@ def allocator(
 def score(requests: Sequence[tuple[float, ...]], depths: Sequence[int], cost: StepCost, share: float = 1.0) -> float:
     """Sum of logarithmic speeds, written down anew; for a time that is linear in the tokens."""
     token = cost.slope_s[0]
-    base = cost.at_knot_s[0] - token + cost.draft(max(depths, default=0), len(requests))
+    base = cost.at_knot_s[0] - token + cost.draft(max(depths, default=0))
     return sum(
         log((1 + share * sum(request[:k])) / (base / len(requests) + token * (1 + share * k)))
         for request, k in zip(requests, depths, strict=True)
@@ -55,7 +59,7 @@ def score(requests: Sequence[tuple[float, ...]], depths: Sequence[int], cost: St
 
 def tokens_per_second(requests: Sequence[tuple[float, ...]], depths: Sequence[int], cost: StepCost) -> float:
     output = sum(1 + sum(request[:k]) for request, k in zip(requests, depths, strict=True))
-    return output / (cost.verify(len(depths) + sum(depths)) + cost.draft(max(depths), len(requests)))
+    return output / (cost.verify(len(depths) + sum(depths)) + cost.draft(max(depths)))
 
 
 def every_choice(requests: int) -> product[tuple[int, ...]]:
@@ -142,7 +146,7 @@ def test_a_batch_is_filled_up_to_the_knee_and_beyond_only_where_it_pays() -> Non
     assert (best.depths, best.split, best.more, best.tokens) == ((1,), 0, 4, 10)
     assert best.output == pytest.approx(6 + 4 * 0.5)
     # Beyond the knee a token costs 2% of the step: now half a token more is worth it for all.
-    gentle = StepCost((1.0, 10.0), (1.0, 1.0), (0.0, 0.02), 0.0, 0.0)
+    gentle = StepCost((1.0, 10.0), (1.0, 1.0), (0.0, 0.02), drafts(0.0))
     assert Allocator([Group.of(Curve.of((0.5, 0.1)), 6)], Load(0), gentle).best().tokens == 12
 
 

@@ -11,8 +11,8 @@ from serve_app.speculation.cost_curve import StepCost
 from serve_app.speculation.exploration import SAVED_STEPS, Allowance, Probes, affordable_probes, hopeful
 
 SHARE = 0.02
-CPU = StepCost((1.0,), (0.0375,), (0.0025,), 0.0, 0.0)
-COSTLY = StepCost((1.0,), (0.010,), (0.0,), 0.005, 0.0)
+CPU = StepCost((1.0,), (0.0375,), (0.0025,), (0.0,) * 9)
+COSTLY = StepCost((1.0,), (0.010,), (0.0,), tuple(0.005 * depth for depth in range(9)))
 
 
 def nothing(requests: int, cost: StepCost) -> Allocation:
@@ -36,7 +36,7 @@ def test_a_costly_draft_is_shared_by_all_probes_of_a_step() -> None:
 
 
 def test_a_probe_is_free_where_the_depth_is_drafted_anyway() -> None:
-    drafting = nothing(8, COSTLY)._replace(depth=2)
+    drafting = nothing(8, COSTLY)._replace(depth=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
     assert affordable_probes(1, 2, drafting, 8, COSTLY, 0.0) == Probes(1, 2, 0.0)
 
 

@@ -1,0 +1,115 @@
+"""Cost surfaces of engine steps, read from a YAML file: what a step takes, and which steps run in a full CUDA graph."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from router.registry import Frozen
+
+
+class Step(NamedTuple):
+    """What ran in one engine step."""
+
+    tokens: int
+    """Batched tokens: prefill, decode and verified draft tokens."""
+    decoding: int
+    """Requests that decoded."""
+    uniform: int | None
+    """Draft tokens that each decoding request verified; None: not the same for all."""
+    depth: int
+    """Deepest draft that was asked of the proposer."""
+    prefill: bool
+    """Whether prompt tokens were in it."""
+
+
+class Shape(Frozen):
+    """The cost surface of one engine. Times are milliseconds."""
+
+    name: str = Field(description="Names it in the report.")
+    k_max: int = Field(default=8, ge=1, description="Most draft tokens of a request in a step.")
+    step_ms: tuple[tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = Field(
+        min_length=1, description="Batched tokens and time of a forward pass, ms; linear between, and beyond the ends."
+    )
+    graph: Literal["none", "k_max", "per_k", "any"] = Field(
+        default="none",
+        description="Decode steps that run in a full graph: all verify `k_max` drafts; all verify the same number; "
+        "any. `none`: there are no graphs, and no step is dearer than another for lack of one.",
+    )
+    piecewise_ms: float = Field(default=0.0, ge=0, description="What any other step takes more, and each with prefill.")
+    draft_ms: float = Field(default=0.0, ge=0, description="One draft iteration.")
+    draft: Literal["depth", "k_max", "always"] = Field(
+        default="depth",
+        description="Draft iterations that are paid: the deepest asked for; `k_max` as soon as any is asked for; "
+        "`k_max` at every step.",
+    )
+    ngram: bool = Field(default=False, description="Drafts are looked up: in text that is hard to predict half fail.")
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        tokens = [point[0] for point in self.step_ms]
+        if tokens != sorted(set(tokens)):
+            raise ValueError(f"step_ms of {self.name}: tokens must ascend, got {tokens}")
+        return self
+
+    def forward_ms(self, tokens: float) -> float:
+        """Return the time of a forward pass in a graph, ms."""
+        points = self.step_ms
+        if len(points) == 1:
+            return points[0][1]
+        index = min(max(bisect_right(points, tokens, key=lambda point: point[0]) - 1, 0), len(points) - 2)
+        (left, left_ms), (right, right_ms) = points[index], points[index + 1]
+        return max(1e-3, left_ms + (right_ms - left_ms) * (tokens - left) / (right - left))
+
+    def verify_s(self, step: Step) -> float:
+        """Return the time of verifying, s."""
+        ms = self.forward_ms(step.tokens)
+        if self.graph != "none" and (step.prefill or not self.captured(step.uniform)):
+            ms += self.piecewise_ms
+        return ms / 1000
+
+    def captured(self, uniform: int | None) -> bool:
+        """Return whether a decode step runs in a full graph in which all requests verify that many drafts."""
+        if self.graph == "any":
+            return True
+        return uniform is not None and (self.graph == "per_k" or uniform == self.k_max)
+
+    def draft_s(self, depth: int) -> float:
+        """Return the time of drafting, s."""
+        iterations = {"depth": depth, "k_max": self.k_max if depth else 0, "always": self.k_max}[self.draft]
+        return self.draft_ms * iterations / 1000
+
+    def step_s(self, step: Step) -> float:
+        """Return the time of a step, s."""
+        return self.verify_s(step) + self.draft_s(step.depth)
+
+    def off_s(self, step: Step) -> float:
+        """Return the time of the same step on an engine without speculation, s."""
+        return (self.forward_ms(step.tokens) + (self.piecewise_ms if step.prefill else 0.0)) / 1000
+
+
+class ShapesError(Exception):
+    """The file is not of the form that is expected."""
+
+
+def read_shapes(path: Path) -> Sequence[Shape]:
+    """Read the shapes of a file. Keys that are not known are named on stderr and left out.
+
+    Raises:
+        ShapesError: says what is wrong.
+    """
+    try:
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["shapes"]
+        known = [{key: value for key, value in row.items() if key in Shape.model_fields} for row in rows]
+        shapes = [Shape.model_validate(row) for row in known]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise ShapesError(f"{path}: {type(error).__name__}: {error}") from error
+    for left_out in sorted({key for row in rows for key in row} - set(Shape.model_fields)):
+        print(f"{path}: {left_out!r} is not known and left out", file=sys.stderr)
+    return shapes
