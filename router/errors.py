@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -49,6 +49,26 @@ def describe_problems(error: ValidationError, model: type[BaseModel] | TypeAdapt
         given = problem["type"] in ("missing", "value_error") or isinstance(problem["input"], dict)
         lines.append(f"{key}: {words}" + ("" if given else f", got {_short(problem['input'])}"))
     return lines
+
+
+def unknown_keys(data: object, model: type[BaseModel]) -> list[str]:
+    """Return one sentence for each key that the model does not know, for a model that ignores these."""
+    return list(_unknown(data, _schema(model), ()))
+
+
+def _unknown(data: object, schema: Mapping[str, Any], loc: tuple[int | str, ...]) -> Iterator[str]:
+    if isinstance(data, dict):
+        objects = [place for place in _at(schema, loc) if place.get("type") == "object"]
+        allowed = _keys(objects) if all("properties" in place for place in objects) else []
+        for key, inner in data.items():
+            if allowed and key not in allowed:
+                name = ".".join(str(part) for part in (*loc, key))
+                yield f"{name}: unknown key, allowed are {', '.join(allowed)}"
+            else:
+                yield from _unknown(inner, schema, (*loc, key))
+    elif isinstance(data, list):
+        for place, inner in enumerate(data):
+            yield from _unknown(inner, schema, (*loc, place))
 
 
 class _Found(NamedTuple):

@@ -8,13 +8,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
+
 from cluster.catalogue.memory import memory_problems
 from cluster.profiles.reading import read_yaml
-from router.errors import ConfigError
+from router.errors import ConfigError, unknown_keys
+from router.registry import TIER_NAMES
 from serve_app.config import load_config
 
 IMPORT_PATH: Final = "serve_app.app:build"
 """How a config file names our application."""
+DEPLOYMENTS: Final = ("ingress", "pool", *TIER_NAMES)
+"""Its deployments (`app.py`)."""
+
+
+def read_serve_config(path: Path) -> ServeDeploySchema:
+    """Return a config file of Serve's. Serve itself would ignore unknown keys.
+
+    Raises:
+        ConfigError: it cannot be read, or is not valid; the message names the file and every wrong key.
+    """
+    raw = read_yaml(path)
+    try:
+        config = ServeDeploySchema.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError.of(error, ServeDeploySchema, str(path)) from error
+    if problems := unknown_keys(raw, ServeDeploySchema):
+        raise ConfigError(f"{path}: " + "; ".join(problems))
+    return config
 
 
 def check(path: Path) -> list[str]:
@@ -24,24 +46,30 @@ def check(path: Path) -> list[str]:
         ConfigError: the file or the args of an application are wrong.
     """
     lines = []
-    applications = read_yaml(path).get("applications", [])
-    if not isinstance(applications, list) or not all(isinstance(each, dict) for each in applications):
-        raise ConfigError(f"{path}: applications: got {applications!r}, allowed is a list of mappings")
-    for application in applications:
-        if application.get("import_path") == IMPORT_PATH:
-            given = application.get("args") or {}
-            if not isinstance(given, dict):
-                raise ConfigError(f"{path}: args: got {given!r}, allowed is a mapping")
+    for application in read_serve_config(path).applications:
+        if application.import_path == IMPORT_PATH:
+            _check_names(path, application)
             # With `auto` the cluster decides later, so the args must fit both profiles.
-            named = given.get("profile", "auto")
+            named = application.args.get("profile", "auto")
             for profile in ("local", "gpu") if named == "auto" else (named,):
-                config = load_config({**given, "profile": profile}, os.environ, choose_profile=lambda: ("local", ""))
-                lines.append(f"{path}: {application.get('name', 'default')}: valid with profile {profile}")
+                args = {**application.args, "profile": profile}
+                config = load_config(args, os.environ, lambda: ("local", ""), where=f"{path}: args")
+                lines.append(f"{path}: {application.name}: valid with profile {profile}")
                 # Not an error: the budget is arithmetic, and a card may have more memory than the catalogue says.
                 lines += [f"warning: {problem}" for problem in memory_problems(config)]
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines
+
+
+def _check_names(path: Path, application: ServeApplicationSchema) -> None:
+    """Check that `deployments` names deployments that there are; Serve finds that out when it deploys."""
+    for place, deployment in enumerate(application.deployments):
+        if deployment.name not in DEPLOYMENTS:
+            raise ConfigError(
+                f"{path}: application {application.name}: deployments.{place}.name: got {deployment.name!r}, allowed "
+                f"are {', '.join(DEPLOYMENTS)}"
+            )
 
 
 def main(arguments: Sequence[str]) -> int:

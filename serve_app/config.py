@@ -81,7 +81,10 @@ class AppConfig(Profile):
 
 
 def load_config(
-    args: Mapping[str, Any], env: Mapping[str, str], choose_profile: Callable[[], tuple[str, str]]
+    args: Mapping[str, Any],
+    env: Mapping[str, str],
+    choose_profile: Callable[[], tuple[str, str]],
+    where: str = "config",
 ) -> AppConfig:
     """Return the config: the profile, the `args` of `serve_config.yaml` over it, and the environment over both.
 
@@ -89,6 +92,7 @@ def load_config(
         args: any field of `AppConfig`; `profile` is `auto`, the name of a shipped profile, or a path.
         env: INFERENCE_MODE, DEMO_MODE and MODELS_DIR are read.
         choose_profile: called if the profile is `auto`; returns (name, reason).
+        where: the args are, for errors.
 
     Raises:
         ConfigError: naming the key, what it got and what it allows.
@@ -96,12 +100,12 @@ def load_config(
     given = dict(args)
     profile = given.pop("profile", "auto")
     if not isinstance(profile, str):
-        raise ConfigError(f"profile: got {profile!r}, must be auto, a profile's name or a path")
+        raise ConfigError(f"{where}: profile: got {profile!r}, must be auto, a profile's name or a path")
     name, reason = choose_profile() if profile == "auto" else (profile, "named in serve_config.yaml")
     raw = merge(read_profile(name), given)
     raw.update(profile=name, profile_reason=reason, **_from_environment(env))
     raw.setdefault("models_dir", str(models_dir({})))
-    return validate_profile(AppConfig, raw, where=f"config (profile {name})")
+    return validate_profile(AppConfig, raw, where=f"{where} (profile {name})")
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ ANSWERS: Final = 8
 """Prompts whose greedy answers are compared."""
 COMPARED_TOKENS: Final = 48
 LOAD_TOKENS: Final = 48
+LOAD_PROMPTS: Final = 4
+"""At least so many are sent."""
 PROMPTS_A_CATEGORY: Final = 8
 CHARACTERS_A_TOKEN: Final = 2
 """At least so many has a prompt's token on average, with a real tokenizer."""
@@ -55,7 +57,7 @@ class Measurer:
                 answers = process.ask(asks, timeout_s=limit_s).token_ids
                 return {"token_ids": answers} if what.setting == OFF else self._compared(engine, answers)
             case "load":
-                count = max(2, what.batch)
+                count = max(LOAD_PROMPTS, what.batch)
                 sent = cycled(prompts, 0, count)
                 asks = with_depths(sent, what.setting, k_max, LOAD_TOKENS)
                 return load_figures(process.ask(asks, timeout_s=limit_s, at_once=what.batch), what.setting)

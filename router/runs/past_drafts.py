@@ -31,7 +31,7 @@ def drafts_are_waste(speculation: Speculation | None, requested: SpecParams, pas
     """Return whether past drafts were surely accepted so rarely that none should be made.
 
     They never count as waste if the client set anything about speculation, if the entry's `k` is fixed, or if the entry
-    has a `floor`: its engine then judges its drafts itself and needs them for that.
+    drafts in both ways: its engine then judges its drafts itself and needs them for that.
 
     Args:
         speculation: of the chain entry that will serve; None: it makes no drafts.
@@ -40,7 +40,7 @@ def drafts_are_waste(speculation: Speculation | None, requested: SpecParams, pas
     """
     if speculation is None or past.draft_tokens <= 0:
         return False
-    if requested.model_fields_set or speculation.k != "auto" or speculation.floor is not None:
+    if requested.model_fields_set or speculation.k != "auto" or speculation.drafts_both_ways:
         return False
     rate = min(1.0, past.accepted_tokens / past.draft_tokens)
     tau = 0.0 if speculation.tau == "auto" else speculation.tau

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import ray
-from pydantic import ValidationError
 from ray import serve
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
@@ -25,9 +24,8 @@ from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
-from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError
-from serve_app.check_config import IMPORT_PATH, check
+from serve_app.check_config import IMPORT_PATH, check, read_serve_config
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
 
@@ -56,7 +54,7 @@ def serve_file(path: Path, address: str | None) -> int:
     Raises:
         ConfigError: the file is wrong, its port is taken, or an application cannot be built.
     """
-    config = _read(path)
+    config = read_serve_config(path)
     if address == "local":  # on another cluster its own Serve may listen there, and take the file
         raise_if_taken(config.http_options.host, config.http_options.port)
     signals = StopSignals()
@@ -110,13 +108,6 @@ def raise_if_taken(host: str, port: int) -> None:
             raise ConfigError(
                 f"http_options: port {port} of {host} is in use, perhaps by another instance: stop it, or set `port`"
             ) from error
-
-
-def _read(path: Path) -> ServeDeploySchema:
-    try:
-        return ServeDeploySchema.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise ConfigError.of(error, ServeDeploySchema, str(path)) from error
 
 
 def _start_ray(address: str | None) -> None:

@@ -73,7 +73,18 @@ def chosen(mixed: Batch) -> Chosen:
 
 
 @pytest.fixture(scope="module")
-def switching(engine: EngineProcess, mixed: Batch) -> Batch:
+def floored(engine: EngineProcess, mixed: Batch) -> Batch:
+    """`tau: auto`, where the draft model does not pay (a story) and where the lookup does (a copy)."""
+    return engine.ask(
+        [
+            Ask(STORY, 3, "auto", LENGTHS[STORY], drafts="own"),
+            Ask(COPY, 3, "auto", LENGTHS[COPY], drafts="ngram"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def switching(engine: EngineProcess, floored: Batch) -> Batch:
     """The order comes while the requests are under way: those that did not choose, then those that chose own drafts."""
     return engine.ask([*asks(3), *asks(3, "own")], order="ngram")
 
@@ -145,6 +156,22 @@ def test_running_requests_switch_to_ngram_drafts_and_back_with_each_order(
     assert [drafters(reply) for reply in switching_back.replies] == [["ngram", "own"]] * len(LENGTHS)
 
 
+def test_tau_auto_stops_drafts_where_they_do_not_pay_and_nowhere_else(plain: Batch, floored: Batch) -> None:
+    story, copy = floored.replies
+    assert [copy.token_ids, story.token_ids] == plain.token_ids
+    assert story.stopped_by_tau
+    assert story.spec_tau is not None
+    assert acceptance(story) < story.spec_tau < 1
+    stopped = [place for place, step in enumerate(story.steps) if step.reason == "tau_stopped"]
+    assert all(step.drafted == 3 for step in story.steps[1 : stopped[0]])
+    assert {story.steps[place].drafted for place in stopped} == {0}
+    assert not copy.stopped_by_tau
+    assert copy.spec_tau is not None
+    assert copy.spec_tau < acceptance(copy)
+    for reply in floored.replies:
+        assert reply.verifications == reply.core_steps
+
+
 def test_a_request_that_chose_keeps_its_choice_across_an_order(switching: Batch) -> None:
     assert [drafters(reply) for reply in switching.replies[2:]] == [["own"]] * len(LENGTHS)
 
@@ -155,7 +182,7 @@ def test_lookup_predicts_copied_text_and_the_weak_draft_model_does_not(own: Batc
 
 
 def test_only_own_drafts_are_counted_as_such(
-    own: Batch, mixed: Batch, switching: Batch, switched: Batch, switching_back: Batch
+    own: Batch, mixed: Batch, floored: Batch, switching: Batch, switched: Batch, switching_back: Batch
 ) -> None:
     def by_own(batch: Batch) -> tuple[int, int]:
         steps = [step for reply in batch.replies for step in reply.steps if step.drafts == "own"]
@@ -163,7 +190,7 @@ def test_only_own_drafts_are_counted_as_such(
 
     assert by_own(switched) == (0, 0)
     drafted = accepted = 0
-    for batch in (own, mixed, switching, switched, switching_back):
+    for batch in (own, mixed, floored, switching, switched, switching_back):
         drafted, accepted = drafted + by_own(batch)[0], accepted + by_own(batch)[1]
         assert batch.own_drafts == (drafted, accepted)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from tests.support.tiny_llama import TARGET, TinyLlama, tokenizer
+from tests.support.tiny_llama import DRAFT, TARGET, TinyLlama, tokenizer
 from tests.support.v2_on_cpu.engine import Ask, Batch
 
 PROMPTS = ("abcabcabcabcabcabc", "Hello there, how are you", "the end of the world is the end", "x y z x y z x y")
@@ -46,3 +47,32 @@ def check_records(batch: Batch) -> None:
         assert ours == runners[: len(ours)], place
         assert len(runners) - len(ours) in (0, 1), place
         assert sum(record["tokens"] for record in reply.records) == len(reply.token_ids), place
+
+
+def proposals(requests: Sequence[Ask], batch: Batch, place: int, done: int = 0) -> Iterator[tuple[int, list[int]]]:
+    """Yield (tokens of the answer so far, the drafts after them that were verified) for each step of a request."""
+    steps = [step for step in batch.steps if place in step.scheduled]
+    for step, following in pairwise(steps):
+        if place in step.verified:
+            done += step.verified[place][1] + 1
+            drafts = step.proposed.get(place, [])[: following.drafts.get(place, 0)]
+            if drafts and done < requests[place].max_tokens:
+                yield done, drafts
+
+
+def check_drafts(
+    requests: Sequence[Ask], batch: Batch, places: Sequence[int] | None = None, before: Sequence[int] = ()
+) -> Iterator[int]:
+    """Every draft that is verified is what the draft model says after the whole text so far; yields their number.
+
+    Args:
+        requests: of the batch.
+        batch: what came of them.
+        places: whose drafts; None: all.
+        before: tokens of each answer before the batch's first step.
+    """
+    for place in range(len(requests)) if places is None else places:
+        ask, tokens = requests[place], batch.replies[place].token_ids
+        for done, drafts in proposals(requests, batch, place, before[place] if before else 0):
+            assert drafts == greedy(DRAFT, ids(ask.prompt) + tokens[:done], len(drafts)), (place, done)
+            yield len(drafts)

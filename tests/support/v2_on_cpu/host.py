@@ -29,7 +29,7 @@ def serve(pipe: Any, *, v2: bool) -> None:
         try:
             name, *arguments = pipe.recv()
         except EOFError:
-            return
+            os._exit(0)  # vLLM's threads would keep the process
         try:
             if name == "start":
                 engine = ObservedEngine(*arguments)

@@ -110,7 +110,7 @@ def test_an_unknown_profile_names_the_shipped_ones(profile: str) -> None:
 
 
 def test_a_profile_that_is_not_a_string_is_refused() -> None:
-    assert refusal({"profile": 3}) == "profile: got 3, must be auto, a profile's name or a path"
+    assert refusal({"profile": 3}) == "config: profile: got 3, must be auto, a profile's name or a path"
 
 
 def test_a_config_cannot_be_changed() -> None:

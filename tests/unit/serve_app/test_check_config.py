@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from router.registry import TIER_NAMES
 from serve_app.__main__ import main
+from serve_app.check_config import DEPLOYMENTS
 
+OURS = "applications: [{import_path: 'serve_app.app:build', "
 SHIPPED = Path(__file__).parents[3] / "serve_config.yaml"
 
 
@@ -46,7 +50,7 @@ def test_an_override_that_fits_only_one_profile_is_an_error_under_auto(
     assert main(["check", path]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: config (profile local): tiers.eco: gpu 'T4' and gpus 0 contradict")
+    assert captured.err.startswith(f"error: {path}: args (profile local): tiers.eco: gpu 'T4' and gpus 0 contradict")
 
 
 def test_an_unknown_key_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,12 +72,20 @@ def test_the_environment_is_checked_too(
         ("applications: [", "is not YAML"),
         ("- one", "got list, must be a mapping"),
         ("applications: []", "none has import_path serve_app.app:build"),
-        ("http_options: {port: 1}", "none has import_path serve_app.app:build"),
-        ("applications:", "applications: got None, allowed is a list of mappings"),
-        ("applications: {a: 1}", "applications: got {'a': 1}, allowed is a list of mappings"),
-        ("applications: [text]", "applications: got ['text'], allowed is a list of mappings"),
-        ("applications: [{import_path: 'serve_app.app:build', args: [1]}]", "args: got [1], allowed is a mapping"),
-        ("applications: [{import_path: 'serve_app.app:build', args: text}]", "args: got 'text', allowed is a mapping"),
+        ("http_options: {port: 1}", "applications: Field required"),
+        ("applications:", "applications: Input should be a valid list, got null"),
+        ("applications: {a: 1}", "applications: Input should be a valid list"),
+        ("applications: [text]", "applications.0: Input should be an object, got 'text'"),
+        (OURS + "args: [1]}]", "applications.0.args: Input should be an object, got [1]"),
+        (OURS + "args: text}]", "applications.0.args: Input should be an object, got 'text'"),
+        (OURS + "}]\nhttp_options: {port: many}", "http_options.port: Input should be a valid integer"),
+        (OURS + "}]\nhttp_options: {prot: 1}", "http_options.prot: unknown key, allowed are host, port, root_path, "),
+        (OURS + "}]\nhttp: {port: 1}", "http: unknown key, allowed are proxy_location, http_options, "),
+        (OURS + "deployments: [{name: eco, replicas: 1}]}]", "applications.0.deployments.0.replicas: unknown key, "),
+        (
+            OURS + "deployments: [{name: ecco}]}]",
+            "deployments.0.name: got 'ecco', allowed are ingress, pool, eco, balanced, performance, ultra",
+        ),
     ],
 )
 def test_a_file_without_our_application_or_of_another_form_is_an_error(
@@ -85,6 +97,21 @@ def test_a_file_without_our_application_or_of_another_form_is_an_error(
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}: ")
     assert expected in error
+
+
+def test_what_serve_takes_for_a_deployment_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.yaml"
+    deployment = (
+        "{name: eco, user_config: {any: 1}, autoscaling_config: {max_replicas: 3}, ray_actor_options: {num_cpus: 1}}"
+    )
+    path.write_text(OURS + f"args: {{profile: local}}, deployments: [{deployment}]}}]")
+    assert main(["check", str(path)]) == 0
+    assert "valid with profile local" in capsys.readouterr().out
+
+
+def test_the_deployments_that_may_be_named_are_those_of_the_application() -> None:
+    source = (SHIPPED.parent / "serve_app/app.py").read_text(encoding="utf-8")
+    assert set(DEPLOYMENTS) == {*re.findall(r'name="(\w+)"', source), *TIER_NAMES}
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

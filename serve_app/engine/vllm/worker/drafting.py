@@ -25,8 +25,8 @@ from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.ngram.speculator import NgramGPUSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
-from serve_app.engine.vllm.ngram_lookup import ngram_drafts
-from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE
+from serve_app.engine.vllm.ngram_lookup import mixed_drafts, ngram_drafts
+from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE, OWN_DEPTH_ATTRIBUTE
 from serve_app.engine.vllm.worker.catch_up import DraftCatchUp
 from serve_app.engine.vllm.worker.step_clock import StepClock
 
@@ -58,13 +58,15 @@ class V2Drafting:
         self._catch_up = (
             DraftCatchUp(speculator, runner.req_states) if isinstance(speculator, StandaloneARSpeculator) else None
         )
-        self._ngram: frozenset[str] = frozenset()
+        self._without_own: frozenset[str] = frozenset()
+        self._own_depth = 0
         self._caught_up = False
         speculator.propose, runner.sample = self.propose, self.sample
 
     def begin(self, scheduler_output: Any) -> None:
         """Begin a step."""
-        self._ngram = getattr(scheduler_output, DRAFTS_ATTRIBUTE, frozenset())
+        self._without_own = getattr(scheduler_output, DRAFTS_ATTRIBUTE)
+        self._own_depth = getattr(scheduler_output, OWN_DEPTH_ATTRIBUTE)
         self._clock.begin()
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,26 +83,27 @@ class V2Drafting:
             return own
         k = kwargs["num_speculative_tokens"]
         self._caught_up = False
-        looked_up = [request_id in self._ngram for request_id in input_batch.req_ids]
-        depth = 0 if all(looked_up) else k
-        drafts = self._own_drafts(input_batch, depth, *args, wanted=not all(looked_up), **kwargs)
+        looked_up = [request_id in self._without_own for request_id in input_batch.req_ids]
+        wanted = not all(looked_up)
+        depth = self._own_depth if wanted else 0
+        drafts = self._own_drafts(input_batch, *args, wanted=wanted, **{**kwargs, "num_speculative_tokens": depth})
         if k and any(looked_up):
             rows = async_tensor_h2d(np.array(looked_up), device=drafts.device, dtype=torch.bool)
-            drafts = drafts.clone()
-            drafts[:, :k] = torch.where(rows.unsqueeze(1), self._looked_up(input_batch, k), drafts[:, :k])
+            mixed = mixed_drafts(drafts[:, :k], self._look_up(input_batch, k), rows)
+            drafts = torch.nn.functional.pad(mixed, (0, drafts.shape[1] - k))
         self._clock.drafted(depth, alone=not (input_batch.has_prefill or self._caught_up))
         return drafts
 
-    def _own_drafts(self, batch: Any, k: int, *args: Any, wanted: bool, **kwargs: Any) -> torch.Tensor:
-        """Return k drafts of the entry's own, and anything in the other columns.
+    def _own_drafts(self, batch: Any, *args: Any, wanted: bool, **kwargs: Any) -> torch.Tensor:
+        """Return drafts of the entry's own, with anything in the columns beyond their number.
 
         Args:
             batch: the step's.
-            k: drafts for each request.
             args: of the speculator's method.
             wanted: whether any request of the step takes the entry's own drafts, now or later.
             kwargs: of the speculator's method.
         """
+        k = kwargs["num_speculative_tokens"]
         speculator, catch_up = self._speculator, self._catch_up
         if catch_up is not None:
             catch_up.begin(batch)
@@ -129,7 +132,7 @@ class V2Drafting:
         states = self._runner.req_states.draft_tokens
         return torch.full_like(states[: batch.num_reqs], -1)
 
-    def _looked_up(self, batch: Any, k: int) -> torch.Tensor:
+    def _look_up(self, batch: Any, k: int) -> torch.Tensor:
         """Return k drafts by lookup for each request."""
         states = self._runner.req_states
         # The tokens sampled in this step are in the text already.

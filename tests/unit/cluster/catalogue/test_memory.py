@@ -15,6 +15,7 @@ from cluster.catalogue.memory import (
     share_of,
     utilization,
 )
+from cluster.catalogue.speed import expected
 from cluster.catalogue.types import GIB, catalogue
 from cluster.profiles.reading import load_profile, shipped_profiles
 from router.registry import ChainEntry, Profile, Tier
@@ -55,6 +56,12 @@ def test_the_gpu_profiles_prices_and_watts_are_the_catalogues() -> None:
         assert card.price_usd_per_hour is not None
         assert tier.price_usd_per_hour == pytest.approx(card.price_usd_per_hour * tier.gpus)
         assert (tier.active_watts, tier.idle_watts) == (card.active_watts * tier.gpus, card.idle_watts * tier.gpus)
+
+
+def test_the_gpu_profiles_expected_speed_is_the_estimated_one() -> None:
+    for tier in load_profile("gpu").tiers.values():
+        speed = expected(tier.chain[0].target, str(tier.gpu), tier.tensor_parallel)
+        assert (tier.expected_ttft_ms, tier.expected_tokens_per_s) == (speed.ttft_ms, speed.tokens_per_s)
 
 
 def test_the_gpu_profiles_models_are_the_catalogues() -> None:

@@ -54,8 +54,9 @@ def test_a_depth_that_the_profile_fixes_is_kept() -> None:
     assert not drafts_are_waste(speculation(k=3), OPEN, WASTE)
 
 
-def test_an_entry_with_a_floor_goes_on_drafting() -> None:
-    assert not drafts_are_waste(speculation(method="draft_model", draft="small", floor=0.05), OPEN, WASTE)
+@pytest.mark.parametrize("both_ways", [{"floor": 0.05}, {"drafts": "auto"}])
+def test_an_entry_that_drafts_in_both_ways_goes_on_drafting(both_ways: dict[str, Any]) -> None:
+    assert not drafts_are_waste(speculation(method="draft_model", draft="small", **both_ways), OPEN, WASTE)
 
 
 def test_an_entry_without_drafts_wastes_none() -> None:
