@@ -77,6 +77,7 @@ def resolve(tier: Tier, entry: ChainEntry, models_dir: Path, settings: Speculati
         "tensor_parallel": config.parallel_config.tensor_parallel_size,
         "worker": config.parallel_config.worker_cls,
         "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "parallel_drafting": bool(config.speculative_config and config.speculative_config.parallel_drafting),
         "graph_mode": config.compilation_config.cudagraph_mode.name,
         "quantization": config.model_config.quantization,
         "attention": attention_backend(config),

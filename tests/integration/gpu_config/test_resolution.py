@@ -153,3 +153,9 @@ def test_draft_models_run_on_v2_with_graphs_for_every_depth_and_may_run_on_v1(re
 def test_on_v1_no_schedule_takes_the_whole_step_graphs_away(resolved: dict[str, Resolved]) -> None:
     found = odd(resolved, "balanced", "eagle3-on-v1")
     assert (found["runner"], found["graph_mode"]) == ("v1", "FULL_AND_PIECEWISE")
+
+
+def test_p_eagle_heads_run_on_v1_and_draft_all_tokens_at_once(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "p-eagle")
+    assert (found["runner"], found["async"], found["parallel_drafting"]) == ("v1", True, True)
+    assert not odd(resolved, "balanced", "eagle3-on-v1")["parallel_drafting"]
