@@ -215,17 +215,18 @@ class Allocator:
         dearer as they are taken.
         """
         fixed_s = self._cost.draft(max(depth, self._least_depth))
-        found, taken = None, 0
-        for _ in range(2):
-            shared, price = self._prices(taken, fixed_s)
-            ratio = shared / price if price else inf
-            depths, taken = self._worth(depth, ratio)
-            other = self._scored(depths, taken, fixed_s, ratio)
-            if found is None or other.score > found.score:
-                found = other
-            if price == self._prices(taken, fixed_s)[1]:
-                break
-        return found
+        first, taken = self._at_prices(depth, fixed_s, self._prices(0, fixed_s))
+        prices = self._prices(taken, fixed_s)
+        if prices[1] == self._prices(0, fixed_s)[1]:
+            return first
+        return max(first, self._at_prices(depth, fixed_s, prices)[0], key=_score)
+
+    def _at_prices(self, depth: int, fixed_s: float, prices: tuple[float, float]) -> tuple[Allocation, int]:
+        """Return the allocation at these prices, and how many draft tokens it takes."""
+        shared, price = prices
+        ratio = shared / price if price else inf
+        depths, taken = self._worth(depth, ratio)
+        return self._scored(depths, taken, fixed_s, ratio), taken
 
     def _worth(self, depth: int, ratio: float) -> tuple[tuple[int, ...], int]:
         """Return the draft tokens of each group that are worth it at this ratio, and their sum over all requests."""
