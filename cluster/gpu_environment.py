@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Final
 
-CACHES = "vllm-caches"
+CACHES: Final = "vllm-caches"
 """Folder in the models folder; no model may have this name."""
+_CACHE_VARIABLES: Final = ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR")
 
 
 def gpu_environment(models_dir: Path) -> dict[str, str]:
@@ -38,3 +42,24 @@ def gpu_environment(models_dir: Path) -> dict[str, str]:
         "VLLM_CACHE_ROOT": str(caches),
         "TRITON_CACHE_DIR": str(caches / "triton"),
     }
+
+
+def drop_unwritable_caches(environ: MutableMapping[str, str]) -> list[str]:
+    """Take out the variables of caches that this process cannot write, since vLLM would fail; return their folders.
+
+    vLLM then compiles into its own default folder.
+    """
+    dropped = []
+    for name in _CACHE_VARIABLES:
+        folder = environ.get(name)
+        if folder is not None and not _writable(Path(folder)):
+            dropped.append(environ.pop(name))
+    return dropped
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)

@@ -68,6 +68,8 @@ def engine_args(
             arguments["compilation_config"] = {**compilation, **arguments.get("compilation_config", {})}
     try:
         return AsyncEngineArgs(**arguments)
+    except KeyError as error:
+        raise EngineStartError(f"engine_args: vLLM has no {error}") from error
     except (TypeError, ValueError) as error:
         # pydantic's ValidationError is a ValueError, and names the nested key.
         raise EngineStartError(f"engine_args: {error}") from error

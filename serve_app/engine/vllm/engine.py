@@ -8,6 +8,7 @@ tokenizes chats and gives them their sampling defaults, so `/api/inference` and 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
+from cluster.gpu_environment import drop_unwritable_caches
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.api.spec_view import used_spec
@@ -60,6 +62,7 @@ from serve_app.engine.vllm.thoughts import AnswerTokens, ReasoningParser
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
 
+logger = logging.getLogger("ray.serve")
 _CLIENT: Final = "inference-"
 """Prefix of a client's request id, which may be anything, even what looks like an order."""
 _FAILED: Final = "error"
@@ -91,6 +94,8 @@ def start_vllm(
         Exception: of any kind, from vLLM; `bring_up` finds the root cause where it happened in another process.
     """
     on_gpu = tier.gpu is not None
+    for folder in drop_unwritable_caches(os.environ):
+        logger.warning("tier %s cannot write to %s: this engine compiles anew at each start", name, folder)
     runner = runner_for(entry, on_gpu)
     # Each entry sets it anew: vLLM reads it for the config, and its processes inherit it.
     os.environ.update(runner_environment(runner))

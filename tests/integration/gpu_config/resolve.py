@@ -1,6 +1,6 @@
-"""Resolve vLLM's config of every GPU entry of some profiles on a pretended card; one JSON line an entry on stdout.
+"""Resolve vLLM's config of GPU entries on a pretended card; one JSON line an entry on stdout.
 
-    python -m tests.integration.gpu_config.resolve 8.9 FOLDER PROFILE...
+    python -m tests.integration.gpu_config.resolve 8.9 FOLDER
 
 A process of its own for each compute capability, as vLLM chooses its platform once. FOLDER takes the models' configs.
 """
@@ -23,42 +23,39 @@ from router.registry import ChainEntry, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm.decode_graphs import MOST_TOKENS
 from serve_app.speculation.settings import SpeculationSettings
-from tests.integration.gpu_config.profiles import OTHER_SETTINGS, read
+from tests.integration.gpu_config.profiles import CAPABILITIES, OTHER_SETTINGS, Key, entries, odd_entries
 from tests.support.fake_cuda import pretend
 
 MEMORY_GIB = 80.0
 CARDS = 8
 
 
-def main(capability: str, models_dir: Path, profiles: list[Path]) -> None:
+def main(capability: str, models_dir: Path) -> None:
     """Print what becomes of each entry."""
     # Before any of vLLM is imported.
     pretend((int(capability[0]), int(capability[2])), MEMORY_GIB, CARDS)
     _one_process()
-    for path in profiles:
-        for name, tier in read(path).tiers.items():
-            for entry in tier.chain if tier.gpu is not None else ():
-                _write_models(models_dir, entry)
-                try:
-                    found = resolve(tier, entry, models_dir, SpeculationSettings())
-                except (EngineStartError, ValueError) as error:
-                    found = {"error": str(error)}
-                key = {"profile": path.stem, "tier": name, "entry": entry.name}
-                sys.stdout.write(json.dumps(key | found) + "\n")
-    _say_other_hash(models_dir, profiles[0])
-
-
-def _say_other_hash(models_dir: Path, profile: Path) -> None:
-    """Print vLLM's compile hash of the profile's first speculating entry with other settings of ours."""
-    tier, entry = next(
-        (tier, entry) for tier in read(profile).tiers.values() for entry in tier.chain if entry.speculation and tier.gpu
-    )
+    tried = entries(capability) | (odd_entries() if capability == CAPABILITIES[-1] else {})
+    known: dict[str, dict[str, Any]] = {}
+    for key, (tier, entry) in tried.items():
+        _write_models(models_dir, entry)
+        same = entry.model_dump_json(exclude={"name"}) + repr((tier.tensor_parallel, tier.max_ongoing_requests))
+        if same not in known:
+            try:
+                known[same] = resolve(tier, entry, models_dir, SpeculationSettings())
+            except (EngineStartError, ValueError) as error:
+                known[same] = {"error": str(error)}
+        _say(key, known[same])
+    tier, entry = next((tier, entry) for tier, entry in tried.values() if entry.speculation is not None)
     assert entry.speculation is not None
     speculation = entry.speculation.model_copy(update={"tau": 0.123, "k": 1})
     other = entry.model_copy(update={"speculation": speculation})
     found = resolve(tier, other, models_dir, SpeculationSettings(min_gain=0.123))
-    key = {"profile": OTHER_SETTINGS, "tier": "", "entry": entry.name, "hash": found["hash"]}
-    sys.stdout.write(json.dumps(key) + "\n")
+    _say((OTHER_SETTINGS, "", entry.name), {"hash": found["hash"]})
+
+
+def _say(key: Key, found: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"key": key, **found}) + "\n")
 
 
 def resolve(tier: Tier, entry: ChainEntry, models_dir: Path, settings: SpeculationSettings) -> dict[str, Any]:
@@ -80,6 +77,7 @@ def resolve(tier: Tier, entry: ChainEntry, models_dir: Path, settings: Speculati
         "tensor_parallel": config.parallel_config.tensor_parallel_size,
         "worker": config.parallel_config.worker_cls,
         "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "parallel_drafting": bool(config.speculative_config and config.speculative_config.parallel_drafting),
         "graph_mode": config.compilation_config.cudagraph_mode.name,
         "quantization": config.model_config.quantization,
         "attention": attention_backend(config),
@@ -178,4 +176,4 @@ def _fits(desc: Any, batch: int, tokens: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])
+    main(sys.argv[1], Path(sys.argv[2]))

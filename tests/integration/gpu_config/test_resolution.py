@@ -11,11 +11,9 @@ from typing import Any, Final
 import pytest
 
 from cluster.catalogue.types import catalogue
-from router.registry import ChainEntry, Profile, Tier
 from serve_app.engine.vllm.decode_graphs import decode_graphs
-from tests.integration.gpu_config.profiles import OTHER_SETTINGS, PROFILES, read
+from tests.integration.gpu_config.profiles import CAPABILITIES, ODD, OTHER_SETTINGS, SHIPPED, Key, entries
 
-CAPABILITIES: Final = ("8.0", "8.6", "8.9", "9.0")
 LINEAR: Final = {
     # By weight format: on Ampere, Ada, Hopper. Marlin computes in 16 bits, on cards without FP8 units too.
     "bf16": (None, None, None),
@@ -24,7 +22,7 @@ LINEAR: Final = {
     "fp8-block": ("MarlinFP8ScaledMMLinearKernel", "MarlinFP8ScaledMMLinearKernel", "CutlassFp8BlockScaledMMKernel"),
 }
 
-Resolved = dict[tuple[str, str, str], dict[str, Any]]
+Resolved = dict[Key, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -34,43 +32,34 @@ def resolved(vllm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> 
     def run(capability: str) -> Resolved:
         folder = tmp_path_factory.mktemp("models")
         command = [sys.executable, "-m", "tests.integration.gpu_config.resolve", capability, str(folder)]
-        done = subprocess.run([*command, *map(str, PROFILES)], capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         # vLLM writes its log to stdout.
         found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        return {(each["profile"], each["tier"], each["entry"]): each for each in found}
+        return {tuple(each["key"]): each for each in found}
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(CAPABILITIES, pool.map(run, CAPABILITIES), strict=True))
 
 
-def entries() -> dict[tuple[str, str, str], tuple[Profile, Tier, ChainEntry]]:
-    return {
-        (path.stem, name, entry.name): (profile, tier, entry)
-        for path in PROFILES
-        for profile in [read(path)]
-        for name, tier in profile.tiers.items()
-        if tier.gpu is not None
-        for entry in tier.chain
-    }
-
-
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_vllm_takes_every_entry(resolved: dict[str, Resolved], capability: str) -> None:
-    assert {key for key in resolved[capability] if key[0] != OTHER_SETTINGS} == entries().keys() != set()
-    assert {key: found["error"] for key, found in resolved[capability].items() if "error" in found} == {}
+    assert resolved[capability].keys() >= entries(capability).keys() != set()
+    assert {key: resolved[capability][key].get("error") for key in entries(capability)} == dict.fromkeys(
+        entries(capability)
+    )
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_every_entry_runs_on_v2_and_schedules_ahead(resolved: dict[str, Resolved], capability: str) -> None:
     # No shipped entry has a method that only V1 does right.
-    found = [resolved[capability][key] for key in entries()]
+    found = [resolved[capability][key] for key in entries(capability)]
     assert {(each["runner"], each["async"]) for each in found} == {("v2", True)}
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_executor_and_the_classes_are_ours(resolved: dict[str, Resolved], capability: str) -> None:
-    for key, (_, tier, entry) in entries().items():
+    for key, (tier, entry) in entries(capability).items():
         found = resolved[capability][key]
         parallel = tier.tensor_parallel
         assert (found["executor"], found["tensor_parallel"]) == ("mp" if parallel > 1 else "uni", parallel), key
@@ -84,7 +73,7 @@ def test_every_depth_has_whole_step_graphs_up_to_the_largest_batch(
     resolved: dict[str, Resolved], capability: str
 ) -> None:
     checked = 0
-    for key, (_, _, entry) in entries().items():
+    for key, (_, entry) in entries(capability).items():
         found = resolved[capability][key]
         assert found["graph_mode"] == "FULL_AND_PIECEWISE", key
         if entry.speculation is None:
@@ -104,22 +93,69 @@ def test_every_depth_has_whole_step_graphs_up_to_the_largest_batch(
 def test_our_settings_do_not_change_the_compile_hash(resolved: dict[str, Resolved], capability: str) -> None:
     found = resolved[capability]
     other = next(each for key, each in found.items() if key[0] == OTHER_SETTINGS)
-    same = next(each for key, each in found.items() if key[0] == PROFILES[0].stem and each["graphs"])
-    assert (same["entry"], same["hash"]) == (other["entry"], other["hash"])
+    same = next(each for key, each in found.items() if key[0] == SHIPPED.stem and each["graphs"])
+    assert (same["key"][2], same["hash"]) == (other["key"][2], other["hash"])
     # The hash does cover what is compiled.
-    assert len({each["hash"] for each in found.values()}) > 1
+    assert len({found[key]["hash"] for key in entries(capability)}) > 1
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_attention_is_compiled_and_not_flashinfers(resolved: dict[str, Resolved], capability: str) -> None:
     # Graphs for any mix of depths ("ALWAYS") would be possible on Hopper only.
     expected = ["FLASH_ATTN", 3, "ALWAYS"] if capability == "9.0" else ["FLASH_ATTN", 2, "UNIFORM_BATCH"]
-    assert {json.dumps(resolved[capability][key]["attention"]) for key in entries()} == {json.dumps(expected)}
+    assert {json.dumps(resolved[capability][key]["attention"]) for key in entries(capability)} == {json.dumps(expected)}
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_quantized_weights_have_a_compiled_kernel_on_every_card(resolved: dict[str, Resolved], capability: str) -> None:
     generation = {"8.0": 0, "8.6": 0, "8.9": 1, "9.0": 2}[capability]
-    for key, (_, _, entry) in entries().items():
+    for key, (_, entry) in entries(capability).items():
         weights = catalogue().models[entry.target].weights
         assert resolved[capability][key]["linear"] == LINEAR[weights][generation], key
+
+
+def odd(resolved: dict[str, Resolved], tier: str, entry: str) -> dict[str, Any]:
+    return resolved["9.0"][ODD.stem, tier, entry]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("unknown-argument", ["engine_args", "'max_num_sequences'"]),
+        ("unknown-nested-key", ["engine_args", "CompilationConfig", "cudagraph_capture_size"]),
+        ("wrong-nested-value", ["engine_args", "'SOMETIMES'"]),
+        ("few-sequences", ["max_num_seqs is 5: it must be more than speculation.k_max (5)"]),
+        ("two-batches-at-once", ["dual batch overlap"]),
+    ],
+)
+def test_an_entry_that_cannot_be_right_is_refused_by_name(
+    resolved: dict[str, Resolved], entry: str, words: list[str]
+) -> None:
+    error = odd(resolved, "eco", entry)["error"]
+    assert all(word in error for word in words), error
+
+
+def test_engine_args_may_be_nested(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "nested")
+    # Only what these three sizes give: 1, 2 and 4 tokens, by 1 to 4 tokens a request.
+    assert "error" not in found
+    assert 0 < found["graphs"]["target"]["whole"] <= 8
+
+
+def test_draft_models_run_on_v2_with_graphs_for_every_depth_and_may_run_on_v1(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "draft-model")
+    assert (found["runner"], found["async"], found["graphs"]["target"]["without"]) == ("v2", True, [])
+    on_v1 = odd(resolved, "balanced", "draft-model-on-v1")
+    assert (on_v1["runner"], on_v1["async"], on_v1["graphs"]) == ("v1", True, None)
+    assert on_v1["worker"] == "serve_app.engine.vllm.composite_drafts.CompositeGpuWorker"
+
+
+def test_on_v1_no_schedule_takes_the_whole_step_graphs_away(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "eagle3-on-v1")
+    assert (found["runner"], found["graph_mode"]) == ("v1", "FULL_AND_PIECEWISE")
+
+
+def test_p_eagle_heads_run_on_v1_and_draft_all_tokens_at_once(resolved: dict[str, Resolved]) -> None:
+    found = odd(resolved, "balanced", "p-eagle")
+    assert (found["runner"], found["async"], found["parallel_drafting"]) == ("v1", True, True)
+    assert not odd(resolved, "balanced", "eagle3-on-v1")["parallel_drafting"]
