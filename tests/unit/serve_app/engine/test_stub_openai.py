@@ -9,8 +9,10 @@ import httpx
 import orjson
 import pytest
 
+from router.registry import Speculation
+from router.spec_params import SpecParams
 from serve_app.engine.interface import Token
-from serve_app.engine.stub import StubEngine
+from serve_app.engine.stub import LEARNED_TAU, StubEngine
 from tests.support.requests import ENTRY, generation
 
 CHAT = {"model": "eco", "messages": [{"role": "user", "content": "stub:tokens=9"}]}
@@ -80,3 +82,16 @@ async def test_benchmark_clients_get_the_requested_length_and_its_usage(client: 
     assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
     whole = (await client.post("/v1/chat/completions", json=body | {"stream_options": None})).json()
     assert whole["usage"] == last["usage"]
+
+
+async def test_the_answer_says_what_was_drafted_by_whom_as_the_ingress_asked() -> None:
+    both = Speculation(method="draft_model", draft="d", k_max=4, drafts="own")
+    transport = httpx.ASGITransport(await StubEngine(ENTRY.model_copy(update={"speculation": both}), 0).openai_app())
+    spec, _ = SpecParams(k=3, tau="auto", drafts="ngram").resolve(both)
+    body = COMPLETION | {"max_tokens": 40, "vllm_xargs": spec.to_arguments("code")}
+    async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
+        whole = (await client.post("/v1/completions", json=body)).json()
+        *_, last = await stream(client, "/v1/completions", body | {"stream_options": {"include_usage": True}})
+    done = whole["metrics"]["speculative_decoding"]
+    assert (done["drafts"].keys(), done["tau"], done["stopped_by_tau"]) == ({"ngram"}, LEARNED_TAU, False)
+    assert last["metrics"] == whole["metrics"]
