@@ -28,9 +28,9 @@ def table(results: Results, left: int) -> str:
     if not machine["cards"]:
         head += [REHEARSAL, ""]
     head += [
-        f"Driver {machine['driver'] or 'none'}{memory}; {software}; {made_by['git']}; {made_by['date']}. "
-        f"`{made_by['command']}`. Greedy, one run a cell: differences under 30% are noise. The head of `bench/gpu.py` "
-        "says how it is measured.",
+        f"Driver {machine['driver'] or 'none'}{memory}; load {made_by['load_average_before']} before; {software}; "
+        f"{made_by['git']}; {made_by['date']}. `{made_by['command']}`. Greedy, one run a cell: differences under 30% "
+        "are noise. The head of `bench/gpu.py` says how it is measured.",
         "",
     ]
     if left:

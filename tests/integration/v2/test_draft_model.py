@@ -31,6 +31,10 @@ def engine(host: Host, tiny_models: Path) -> Iterator[V2Engine]:
         yield running
 
 
+def test_the_warm_up_of_a_gpu_worker_runs_before_anything_is_scheduled(engine: V2Engine) -> None:
+    assert engine.warm_up()
+
+
 @pytest.mark.parametrize("ks", [(0, 0, 0), (1, 1, 1), (0, 2, 3, "auto")], ids=str)
 def test_answers_are_the_targets_own_and_records_the_runners(engine: V2Engine, ks: tuple[int | str, ...]) -> None:
     requests = asks(*ks)

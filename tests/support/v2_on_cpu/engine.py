@@ -116,6 +116,11 @@ class V2Engine:
         batch: Batch = self._host.call("run", list(asks))
         return batch
 
+    def warm_up(self) -> bool:
+        """See `ObservedEngine`."""
+        ran: bool = self._host.call("warm_up")
+        return ran
+
 
 class Host:
     """The process that runs engines, one after another."""

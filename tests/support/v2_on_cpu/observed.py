@@ -11,6 +11,7 @@ from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.worker.gpu.warmup import run_mixed_prefill_decode_warmup
 
 from router.registry import Speculation
 from serve_app.engine.vllm import ngram_lookup
@@ -84,6 +85,14 @@ class ObservedEngine:
             for place, request_id in enumerate(ids)
         ]
         return Batch(replies, [_step(entry, place_of) for entry in self._steps], self._preemptions)
+
+    def warm_up(self) -> bool:
+        """Run one of the warm-ups of a GPU worker's start, of which the scheduler knows nothing; return whether it ran.
+
+        The other one, with every sampling feature, has kernels that the interpreter refuses.
+        """
+        execute, sample = self._worker.execute_model, self._worker.sample_tokens
+        return bool(run_mixed_prefill_decode_warmup(self._runner, execute, sample, 8))
 
     def stop(self) -> None:
         """End the engine, so that the process can start another."""

@@ -64,9 +64,9 @@ class V2Drafting:
         speculator.propose, runner.sample = self.propose, self.sample
 
     def begin(self, scheduler_output: Any) -> None:
-        """Begin a step."""
-        self._without_own = getattr(scheduler_output, DRAFTS_ATTRIBUTE)
-        self._own_depth = getattr(scheduler_output, OWN_DEPTH_ATTRIBUTE)
+        """Begin a step. Those of vLLM's own warm-up were not scheduled, so they do not say who drafts."""
+        self._without_own = getattr(scheduler_output, DRAFTS_ATTRIBUTE, frozenset())
+        self._own_depth = getattr(scheduler_output, OWN_DEPTH_ATTRIBUTE, scheduler_output.num_spec_tokens_to_schedule)
         self._clock.begin()
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:

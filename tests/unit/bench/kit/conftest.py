@@ -19,7 +19,7 @@ from cluster.profiles.reading import load_profile, merge
 from router.registry import Profile
 
 MACHINE = {"card": "H100", "driver": "580", "cards": 1, "memory_gib": 80.0, "power_limit": "700 W", "versions": {}}
-MADE_BY = {"date": "2026-11-29", "git": "abc", "command": "python -m bench.gpu"}
+MADE_BY = {"date": "2026-11-29", "git": "abc", "command": "python -m bench.gpu", "load_average_before": 0.5}
 ALL_THERE = Models({}, frozenset(), {})
 GPU_TIER = {"gpu": "H100", "gpus": 1}
 
