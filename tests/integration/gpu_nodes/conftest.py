@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from cluster.cpu_environment import cpu_environment
-from cluster.profiles.reading import merge
+from cluster.profiles.reading import merge, read_profile
+from router.registry import TIER_NAMES
 from tests.support.api import Api
 from tests.support.gpu_cluster import GpuCluster, gpu_cluster
 
@@ -30,20 +31,31 @@ _STUBS: Final[dict[str, Any]] = {
         "ultra": _TIER | {"gpus": 2},
     },
 }
+# vLLM's build for CPUs on nodes that only pretend to have a GPU: n-gram drafts are refused there, and it has no V2.
+_CPU_ENTRY: Final = read_profile("local")["tiers"]["balanced"]["chain"][-1] | {"runner": "v1"}
 # Real engines; one tier asks for a GPU that the cluster cannot have.
 _ENGINES: Final[dict[str, Any]] = {
     "profile": "local",
     "tiers": {
         "eco": {"replicas": {"min": 0}},
-        "balanced": {"gpu": "A10G", "gpus": 1, "cpus": 1, "idle_before_zero_s": IDLE_S},
-        "ultra": {"gpu": "B200", "gpus": 1, "cpus": 1},
+        "balanced": {"gpu": "A10G", "gpus": 1, "cpus": 1, "idle_before_zero_s": IDLE_S, "chain": [_CPU_ENTRY]},
+        "ultra": {"gpu": "B200", "gpus": 1, "cpus": 1, "chain": [_CPU_ENTRY]},
     },
 }
 
 
+# A plan for one card, with stub engines: four tiers with shares of an L4.
+_SHARED: Final[dict[str, Any]] = {
+    "profile": "plan:L4:1",
+    "inference_mode": "mock",
+    "stub": {"tokens_per_s": 20.0},
+    "tiers": {name: {"idle_before_zero_s": 4 * IDLE_S, "drain_s": 90} for name in TIER_NAMES},
+}
+
+
 def applications(**over: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Both applications by route prefix, with arguments laid over those of the one with stub engines."""
-    return {"/": merge(_STUBS, over), "/engines": _ENGINES}
+    """All applications by route prefix, with arguments laid over those of the first one."""
+    return {"/": merge(_STUBS, over), "/engines": _ENGINES, "/shared": _SHARED}
 
 
 @pytest.fixture(scope="package")
@@ -63,6 +75,13 @@ def api(cluster: GpuCluster) -> Iterator[Api]:
 def engines(cluster: GpuCluster) -> Iterator[Api]:
     """The application with real engines."""
     with Api(f"{cluster.url}/engines") as api:
+        yield api
+
+
+@pytest.fixture
+def shared(cluster: GpuCluster) -> Iterator[Api]:
+    """The application whose tiers share a card."""
+    with Api(f"{cluster.url}/shared") as api:
         yield api
 
 
