@@ -75,8 +75,8 @@ class Ask:
     stop: tuple[str, ...] = ()
     category: str | None = None
     """The prompt's category; None: as the router classifies it."""
-    pause_s: float = 0.0
-    """How long the client sleeps after each item of the stream, so that vLLM merges the engine's steps, s."""
+    pause_steps: int = 0
+    """Engine steps that a slow client lets pass after each item of the stream, so that vLLM merges them."""
     system: str | None = None
     """System message before the prompt; None: there is none."""
     drafts: DraftsChoice | None = None

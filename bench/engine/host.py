@@ -38,6 +38,8 @@ from serve_app.transport.asgi_call import HttpCall, ResponseStart
 Json = dict[str, Any]
 ORDER_AFTER = 8
 """Tokens."""
+_LOOK_S = 0.01
+"""How often a slow client looks for new steps, s."""
 
 
 class Witness:
@@ -69,6 +71,14 @@ class Witness:
             return process(outputs, *args, **kwargs)
 
         processor.process_outputs = keep
+
+    async def steps_later(self, request_id: str, steps: int) -> None:
+        """Wait until the engine has taken that many more steps for the request, or has ended it."""
+        record = self.ours[request_id]
+        enough = len(record.steps) + steps
+        # vLLM fills both; it tells nobody.
+        while len(record.steps) < enough and request_id not in self.core:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
 
     def take(self, request_id: str) -> Json:
         """Return both records of a request that has ended; the core's is None if the core did not end the answer."""
@@ -144,8 +154,8 @@ class Round:
                 reply["stopped_by_tau"] = item.spec.stopped_by_tau
                 reply["spec_drafts"] = {key: (made.drafted, made.accepted) for key, made in item.spec.drafts.items()}
                 reply["spec_tau"] = item.spec.tau
-            if ask["pause_s"]:
-                await asyncio.sleep(ask["pause_s"])
+            if ask["pause_steps"]:
+                await self.witness.steps_later(request_id, ask["pause_steps"])
         return reply | self.witness.take(request_id)
 
 

@@ -30,7 +30,7 @@ LENGTHS: Final = {COPY: 64, SUMS: 48, QUESTION: 16}
 K_MAX: Final = 5
 PIECE_TOKENS: Final = 64
 """Most tokens of a step of `scarce`: its long prompts take several steps."""
-SLOW_S: Final = 0.5
+SLOW_STEPS: Final = 4
 """A few engine steps."""
 
 
@@ -98,7 +98,7 @@ def mixed(engines: Engines) -> Mixed:
     """All params with every prompt, in two batches of twelve; every fifth client is slow."""
     pairs = enumerate(itertools.product(PARAMS, LENGTHS))
     asks = [
-        Ask(prompt, params.k, params.tau, LENGTHS[prompt], pause_s=0.0 if number % 5 else SLOW_S)
+        Ask(prompt, params.k, params.tau, LENGTHS[prompt], pause_steps=0 if number % 5 else SLOW_STEPS)
         for number, (params, prompt) in pairs
     ]
     batches = [asks[::2], asks[1::2]]
@@ -147,7 +147,7 @@ def test_our_record_equals_the_engine_cores_step_by_step(mixed: Mixed) -> None:
 
 
 def test_the_record_keeps_steps_apart_that_a_slow_client_took_together(mixed: Mixed) -> None:
-    slow = [reply for ask, reply in zip(*mixed, strict=True) if ask.pause_s]
+    slow = [reply for ask, reply in zip(*mixed, strict=True) if ask.pause_steps]
 
     assert len(slow) == 5
     assert any(len(reply.arrivals) < len(reply.steps) / 2 for reply in slow)
