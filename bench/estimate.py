@@ -13,11 +13,13 @@ catalogue's watts times the time. Writes `cluster/catalogue/estimates.yaml` and 
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ ROOT: Final = Path(__file__).parents[1]
 VERSION: Final = "0.12.0"
 BATCHES: Final = (1, 8, 32, 128)
 ANSWER_TOKENS: Final = 256
+_ESTIMATOR: Final = "aiconfigurator.cli.api"
 _GEMM: Final = {"bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "w4a16": "int4_wo"}
 _BASIS: Final = {
     "SILICON": "kernels",
@@ -56,8 +59,21 @@ class Estimate:
     step_ms: dict[int, float]  # by batch size
 
 
-def main() -> int:
-    """Write both files."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write both files; return 2, and write nothing, if aiconfigurator cannot be imported."""
+    argparse.ArgumentParser(
+        prog="python -m bench.estimate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(argv)
+    try:
+        import_module(_ESTIMATOR)
+    except ImportError as error:
+        print(
+            f"bench.estimate needs aiconfigurator ({error}): install it in a virtual environment of its own with "
+            f"`pip install aiconfigurator=={VERSION} aiconfigurator-core=={VERSION}`, and run this with its Python; "
+            "nothing was written",
+            file=sys.stderr,
+        )
+        return 2
     # aiconfigurator reads some 300 YAML files for each estimate, with PyYAML's slow loader.
     yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment,misc]
     known = catalogue()
@@ -112,8 +128,7 @@ def modes(model: Model, gpu: Gpu) -> tuple[str, ...]:
 
 
 def _aiconfigurator(model: Model, system: str, parallel: int, batch: int, mode: str) -> Any:
-    from aiconfigurator.cli.api import cli_estimate  # type: ignore[import-not-found]
-
+    cli_estimate = import_module(_ESTIMATOR).cli_estimate
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(hub_config(model)), encoding="utf-8")
         return cli_estimate(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +31,9 @@ made by `python -m bench.fits > docs/profiles/README.md`.
 _FILES: Final = ("one-l4", "one-h100", "eight-h100", "four-a10g", "mixed")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the page."""
+    argparse.ArgumentParser(prog="python -m bench.fits", description=__doc__).parse_args(argv)
     lines = [f"| [{name}.yaml]({name}.yaml) | {load_profile(_path(name)).description} |" for name in _FILES]
     shipped = load_profile("gpu")
     lines.append(f"| [gpu.yaml](../../cluster/profiles/gpu.yaml) | {shipped.description} |")

@@ -22,12 +22,14 @@ so that vLLM and this project are enough.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +42,7 @@ from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import read_problems
 from bench.kit.measure import Measurer
 from bench.kit.plan import Engine, engines_of
-from bench.kit.results import OtherMachineError, Results
+from bench.kit.results import OtherRunError, Results
 from bench.kit.run import Run, Start
 from bench.kit.table import table
 from bench.reporting.options import parser
@@ -132,11 +134,42 @@ def wake_tiers(results: Results, profile: Profile, profile_name: str, folder: Pa
             results.write()
 
 
+def minutes(text: str) -> float:
+    """Return the value of `--minutes`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be a positive number")
+    return value
+
+
+def check_entries(wanted: Collection[str], profile: Profile, first_tier_only: bool) -> None:
+    """Check that there are the wanted entries.
+
+    Raises:
+        ConfigError: there is none of such a name.
+    """
+    tiers = list(profile.tiers.items())[: 1 if first_tier_only else None]
+    names = [f"{name}/{entry.name}" for name, tier in tiers for entry in tier.chain]
+    if unknown := sorted(set(wanted) - set(names)):
+        got = ", ".join(map(repr, unknown))
+        raise ConfigError(f"--entries: got {got}, allowed are {', '.join(names)}")
+
+
+def named(name: str, profile: Profile) -> str:
+    """Return how the results call a profile: by its file's name in any folder, and by its description."""
+    return f"{Path(name).name if name.endswith(('.yaml', '.yml')) else name}: {profile.description}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the kit; return 2 if the profile or the results cannot be used."""
     options = parser("bench.gpu", __doc__, "the first tier only")
     options.add_argument("--profile", required=True, metavar="FILE", help="local, gpu, or a profile's YAML file")
-    options.add_argument("--minutes", type=float, default=10.0, metavar="N", help="when to end (default: %(default)s)")
+    options.add_argument(
+        "--minutes", type=minutes, default=10.0, metavar="N", help="when to end (default: %(default)s)"
+    )
     options.add_argument("--engines-only", action="store_true", help="without the application: imports no Ray")
     options.add_argument("--retry", action="store_true", help="try engines again that failed in an earlier run")
     options.add_argument("--entries", nargs="+", metavar="TIER/ENTRY", help="only these entries")
@@ -146,10 +179,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     made_by = provenance()
     cards: Cards = read_cards()
     path: Path = (args.json or Path("power-lever-card.json")).absolute()
+    wanted = set(args.entries or ())
     try:
         profile = load_profile(args.profile)
-        results = Results.read(path, cards.machine(made_by), made_by)
-    except (ConfigError, OtherMachineError) as error:
+        check_entries(wanted, profile, first_tier_only=args.quick)
+        results = Results.read(path, cards.machine(made_by), made_by, named(args.profile, profile))
+        results.check_writable()
+    except (ConfigError, OtherRunError) as error:
         print(error, file=sys.stderr)
         return 2
     if args.retry:
@@ -161,14 +197,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not problems:
         models = replace(models, unquantised={})
     first = next(iter(profile.tiers))
-    wanted = set(args.entries or ())
     engines = engines_of(
         profile,
         models,
         cards.count,
         lambda label: (label in wanted if wanted else True) and (label.startswith(f"{first}/") or not args.quick),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
     caches = path.with_name(f"{path.stem}-caches")
     measure = Measurer(read_prompts(args.prompts), problems, results, references(engines))
     logs = path.with_name(f"{path.stem}-logs")

@@ -167,6 +167,9 @@ class ChainEntry(Frozen):
     def _not_said_elsewhere(cls, engine_args: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for key in SAID_ELSEWHERE.keys() & engine_args.keys():
             raise ValueError(f"takes no {key}, which follows from `{SAID_ELSEWHERE[key]}`")
+        share = engine_args.get("gpu_memory_utilization", 1)
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"gpu_memory_utilization must be a number above 0 and at most 1, got {share!r}")
         return engine_args
 
 

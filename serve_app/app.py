@@ -14,7 +14,7 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from cluster.autoscaling import QueueWaitPolicy
-from cluster.catalogue.memory import memory_problems
+from cluster.catalogue.problems import profile_problems
 from cluster.cpu_environment import cpu_environment
 from cluster.gpu_environment import gpu_environment
 from cluster.pool.deployment import GpuPool
@@ -41,7 +41,7 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = load_config(args, os.environ, lambda: choose_profile(count_gpus() if ray.is_initialized() else None))
     logger.info("profile %s: %s", config.profile, config.profile_reason)
-    for problem in memory_problems(config):
+    for problem in profile_problems(config):
         logger.warning("%s", problem)
     return build_app(config)
 

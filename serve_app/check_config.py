@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import ValidationError
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
-from cluster.catalogue.memory import memory_problems
+from cluster.catalogue.problems import profile_problems
 from cluster.profiles.reading import read_yaml
 from router.errors import ConfigError, unknown_keys
 from router.registry import TIER_NAMES
@@ -55,8 +55,8 @@ def check(path: Path) -> list[str]:
                 args = {**application.args, "profile": profile}
                 config = load_config(args, os.environ, lambda: ("local", ""), where=f"{path}: args")
                 lines.append(f"{path}: {application.name}: valid with profile {profile}")
-                # Not an error: the budget is arithmetic, and a card may have more memory than the catalogue says.
-                lines += [f"warning: {problem}" for problem in memory_problems(config)]
+                # No errors: this is arithmetic, and a card or a model may differ from what the catalogue says.
+                lines += [f"warning: {problem}" for problem in profile_problems(config)]
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines

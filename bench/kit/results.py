@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel, ValidationError
+
 from bench.kit.plan import Engine, Measurement
 from bench.reporting.report import write_json
+from router.errors import ConfigError, describe_problems
 
 SAME: Final = ("card", "driver", "versions")
 """What must not change between runs of one file."""
 Json = dict[str, Any]
 
 
-class OtherMachineError(ValueError):
-    """The file has the results of another card, driver or version."""
+class OtherRunError(ValueError):
+    """The file has the results of another card, driver or version, or of another profile."""
+
+
+class _Machine(BaseModel):
+    card: str
+    driver: str | None
+    versions: Json
+
+
+class _Measured(BaseModel):
+    kind: str
+    setting: str
+    batch: int
+    took_s: float
+
+
+class _Engine(BaseModel):
+    label: str
+    role: str
+    entry: str
+    target: str
+    tier_gpu: str | None
+    dummy: list[str]
+    impossible: str | None
+    reason: str | None
+    measured: dict[str, _Measured]
+
+
+class _File(BaseModel):
+    """What a file must have to be continued; more is kept as it is."""
+
+    machine: _Machine
+    engines: dict[str, _Engine]
+    application: Json
 
 
 @dataclass(slots=True)
@@ -28,30 +66,46 @@ class Results:
         machine: card, driver, versions: see `card.py`.
         made_by: see `provenance`.
         path: the file.
+        profile: name of the profile that is measured.
     """
 
     machine: Json
     made_by: Mapping[str, Any]
     path: Path
+    profile: str
     engines: dict[str, Json] = field(default_factory=dict)
     application: Json = field(default_factory=dict)
     """By tier: seconds to the first token through the application, or why not."""
 
     @classmethod
-    def read(cls, path: Path, machine: Json, made_by: Mapping[str, Any]) -> Results:
-        """Return the results in the file, or none if there is no file.
+    def read(cls, path: Path, machine: Json, made_by: Mapping[str, Any], profile: str) -> Results:
+        """Return the results in the file, or none if there is no file. Writes nothing.
 
         Raises:
-            OtherMachineError: they are of another machine.
+            ConfigError: it can be no file of this command, is none, or cannot be read.
+            OtherRunError: its results are of another machine or another profile.
         """
-        if not path.is_file():
-            return cls(machine, made_by, path)
-        data = json.loads(path.read_text(encoding="utf-8"))
+        if path.suffix == ".md":
+            raise ConfigError(f"--json: got {path}, must not end in .md, as the table is written there")
+        try:
+            there, is_file = path.exists(), path.is_file()
+        except OSError as error:
+            raise ConfigError(f"--json: got {path}, cannot be read: {error.strerror}") from error
+        if not there:
+            return cls(machine, made_by, path, profile)
+        if not is_file:
+            raise ConfigError(
+                f"--json: got {path}, which is {'a folder' if path.is_dir() else 'no file'}, must be a file"
+            )
+        data = _read(path)
+        if data.get("profile") != profile:
+            of = f"profile {data['profile']!r}" if "profile" in data else "a profile that it does not name"
+            raise OtherRunError(f"{path} has results of {of}, not of {profile!r}: name another --json")
         before = data["machine"]
         changed = [f"{key} {before[key]} (now {machine[key]})" for key in SAME if before[key] != machine[key]]
         if changed:
-            raise OtherMachineError(f"{path} has results of {', '.join(changed)}: name another --json")
-        return cls(machine, made_by, path, data["engines"], data["application"])
+            raise OtherRunError(f"{path} has results of {', '.join(changed)}: name another --json")
+        return cls(machine, made_by, path, profile, data["engines"], data["application"])
 
     def of(self, engine: Engine) -> Json:
         """Return what is known of an engine, to read and to write."""
@@ -69,6 +123,21 @@ class Results:
                 "measured": {},
             },
         )
+
+    def check_writable(self) -> None:
+        """Make the folder of the file, and check that both can be written.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path.parent):
+                pass
+        except OSError as error:
+            raise ConfigError(f"--json: got {self.path}, cannot be written: {error.strerror}") from error
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise ConfigError(f"--json: got {self.path}, cannot be written: it is read-only")
 
     def forget_failures(self) -> None:
         """Let engines that failed be tried again."""
@@ -117,5 +186,25 @@ class Results:
 
     def write(self) -> None:
         """Write the file."""
-        data = {"machine": self.machine, "engines": self.engines, "application": self.application}
+        data = {
+            "profile": self.profile,
+            "machine": self.machine,
+            "engines": self.engines,
+            "application": self.application,
+        }
         write_json(self.path, data, self.made_by)
+
+
+def _read(path: Path) -> Json:
+    """Return the content of a file of this command."""
+    none = f"--json: got {path}, which is no result of this command: "
+    try:
+        data: Json = json.loads(path.read_text(encoding="utf-8"))
+        _File.model_validate(data)
+    except OSError as error:
+        raise ConfigError(f"--json: got {path}, cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ConfigError(none + describe_problems(error)[0]) from error
+    except ValueError as error:  # not JSON, or not even text
+        raise ConfigError(none + "it is not JSON") from error
+    return data

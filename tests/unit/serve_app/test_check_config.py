@@ -137,3 +137,26 @@ def test_an_entry_that_does_not_fit_its_card_is_a_warning(tmp_path: Path, capsys
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"{path}: lever: valid with profile gpu"
     assert second.startswith("warning: tiers.performance.chain, entry '70b-w4a16-eagle3' on 1 x L4: needs 50.2 GiB (")
+
+
+def test_a_gpu_that_the_catalogue_does_not_know_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = serve_config(tmp_path, {"profile": "gpu", "tiers": {"eco": {"gpu": "T4"}}})
+    assert main(["check", path]) == 0
+    _, warning = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: tiers.eco.gpu: got 'T4', which the catalogue does not know, so nothing of ")
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, True, "0.9", "half", None, float("nan")])
+def test_a_share_of_a_cards_memory_that_is_none_is_an_error(
+    share: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"name": "only", "target": "qwen3-4b-instruct-2507-fp8", "max_model_len": 4096}
+    chain = [entry | {"engine_args": {"gpu_memory_utilization": share}}]
+    path = serve_config(tmp_path, {"profile": "gpu", "tiers": {"eco": {"chain": chain}}})
+    assert main(["check", path]) == 1
+    assert (
+        f"tiers.eco.chain.0.engine_args: gpu_memory_utilization must be a number above 0 and at most 1, got {share!r}"
+        in capsys.readouterr().err
+    )

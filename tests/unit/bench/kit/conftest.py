@@ -72,5 +72,5 @@ class Pretended:
 
     def run(self, path: Path, minutes: float) -> Run:
         """Return a run that continues the file."""
-        results = Results.read(path, dict(MACHINE), MADE_BY)
+        results = Results.read(path, dict(MACHINE), MADE_BY, "local")
         return Run(results, self.start, self.measure, self.clock, self.now_s + 60 * minutes, lambda line: None)

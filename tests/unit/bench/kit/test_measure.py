@@ -108,7 +108,7 @@ def test_prompts_of_all_categories_take_turns() -> None:
 
 
 def measurer(tmp_path: Path, engines: list[Engine]) -> Measurer:
-    results = Results(dict(MACHINE), MADE_BY, tmp_path / "r.json")
+    results = Results(dict(MACHINE), MADE_BY, tmp_path / "r.json", "local")
     return Measurer({"chat": ["a", "b"], "code": ["c"]}, [Problem("?", "3")], results, references(engines))
 
 
@@ -225,7 +225,7 @@ def test_the_unquantised_model_is_the_one_whose_name_begins_the_other(tmp_path: 
 
 def test_the_table_has_every_figure_and_says_what_is_made_up(profile: Profile, tmp_path: Path) -> None:
     off, drafts = engines_of(profile, ALL_THERE, 1)[:2]
-    results = Results(dict(MACHINE), MADE_BY, tmp_path / "r.json")
+    results = Results(dict(MACHINE), MADE_BY, tmp_path / "r.json", "local")
     batch = Batch([reply([(1.0, 1), (1.2, 2)], [(0, 0), (2, 1)])], 1.2, 0, None, (0, 0))
     slow = Batch([reply([(1.0, 1), (1.4, 2)], [(0, 0), (2, 1)])], 1.4, 0, None, (0, 0))
     results.put(off, Measurement("load", "off", 8), load_figures(slow, "off"), 3)

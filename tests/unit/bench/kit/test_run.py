@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bench.kit.plan import engines_of
-from bench.kit.results import OtherMachineError, Results
+from bench.kit.results import OtherRunError, Results
 from bench.kit.run import reason_in
 from bench.kit.table import reason_rows
+from router.errors import ConfigError
 from router.registry import Profile
 from tests.unit.bench.kit.conftest import ALL_THERE, MACHINE, MADE_BY, Pretended
 
@@ -99,9 +101,47 @@ def test_what_was_impossible_is_measured_once_it_is_possible(profile: Profile, t
 @pytest.mark.parametrize("key", ["card", "driver", "versions"])
 def test_results_of_another_machine_are_not_continued(key: str, profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    Results.read(path, dict(MACHINE), MADE_BY).write()
-    with pytest.raises(OtherMachineError, match=f"{key} .*name another --json"):
-        Results.read(path, MACHINE | {key: "other"}, MADE_BY)
+    Results.read(path, dict(MACHINE), MADE_BY, "local").write()
+    with pytest.raises(OtherRunError, match=f"{key} .*name another --json"):
+        Results.read(path, MACHINE | {key: "other"}, MADE_BY, "local")
+
+
+def test_results_of_another_profile_are_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    Results.read(path, dict(MACHINE), MADE_BY, "local").write()
+    with pytest.raises(OtherRunError, match="has results of profile 'local', not of 'gpu': name another --json"):
+        Results.read(path, dict(MACHINE), MADE_BY, "gpu")
+    path.write_text(path.read_text().replace('"profile": "local",', ""))
+    with pytest.raises(OtherRunError, match="has results of a profile that it does not name, not of 'local'"):
+        Results.read(path, dict(MACHINE), MADE_BY, "local")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b"[1]", "(top level): "),
+        (b'{"machine": {}}', "machine.card: Field required"),
+        (
+            b'{"machine": {"card": "H100", "driver": "1", "versions": {}}, "application": {}, "engines": {"a": 1}}',
+            "engines.a: ",
+        ),
+    ],
+)
+def test_a_file_that_is_no_result_is_refused_and_kept(content: bytes, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(f"got {path}, which is no result of this command: {expected}")):
+        Results.read(path, dict(MACHINE), MADE_BY, "local")
+    assert path.read_bytes() == content
+
+
+def test_a_finished_file_is_a_result(profile: Profile, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    Pretended().run(path, minutes=60).engines(engines_of(profile, ALL_THERE, 1))
+    again = Results.read(path, dict(MACHINE), MADE_BY, "local")
+    assert any(engine["measured"] for engine in again.engines.values())
 
 
 def test_the_reason_is_the_last_error_of_the_log() -> None:

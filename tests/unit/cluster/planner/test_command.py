@@ -53,6 +53,6 @@ def test_an_unknown_gpu_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_of_what_fits_where_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fits.main() == 0
+    assert fits.main([]) == 0
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out == page, "make it again: python -m bench.fits > docs/profiles/README.md"
