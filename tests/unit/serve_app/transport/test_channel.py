@@ -541,7 +541,7 @@ async def test_a_burst_of_connections_loses_none(channel: TokenChannel) -> None:
     streams = [channel.open() for _ in range(400)]
     replicas = [sending(stream.reply_to, b"one") for stream in streams]
     # More than a listener's usual backlog. Above it the kernel drops connections that their clients believe open.
-    assert await asyncio.gather(*(stream.get(5) for stream in streams)) == [b"one"] * 400
+    assert await asyncio.gather(*(stream.get(PATIENCE_S) for stream in streams)) == [b"one"] * 400
     assert [await replica.result() for replica in replicas] == [None] * 400
 
 
