@@ -74,6 +74,7 @@ class StepResult(NamedTuple):
 
 
 _MOST_COME: Final = 0.98
+"""Where a smaller share of the requested drafts comes, requests with one depth do not verify the same number."""
 _TAU_STEPS: Final = 32
 """Steps after which the break-even acceptance is computed again."""
 _NEAR: Final = 0.06
@@ -81,8 +82,11 @@ _NEAR: Final = 0.06
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
 ADVICE_STEPS: Final = 64
+"""Fewest steps that the advice is judged by."""
 _MOST_SEEN: Final = 256
+"""Most of them."""
 WORTH: Final = 0.97
+"""Drafts are advised against if an engine without speculation takes less than this part of the time."""
 
 
 class SeenStep(NamedTuple):
@@ -225,7 +229,7 @@ class DepthController:
             return {}
         self._step = step = self._step + 1
         self._share = min(1.0, (self._drafted_tokens + _SHARE_PRIOR) / (self._requested_tokens + _SHARE_PRIOR))
-        mixed = self._costs.of(self._facts.graph == "any")
+        mixed = self._mixed_cost
         if step >= self._taus_due:
             self._taus_due = step + _TAU_STEPS
             self._learn_taus(len(known))
@@ -381,7 +385,7 @@ class DepthController:
         """Return an allocation that is nearly as good as no drafts, if the allowance covers its loss: running it shows
         whether it is better."""
         near = max(uniforms[1:], key=_score, default=none)
-        lost_s = near.seconds - near.output / none.rate
+        lost_s = _lost_s(near, none.rate)
         if not near.depth or lost_s > min(_NEAR * none.seconds, self._allowance.seconds):
             return None
         self._allowance = self._allowance.spent(lost_s)
@@ -397,8 +401,7 @@ class DepthController:
                 continue
             hope_s = each.seconds - max(0.0, MOST_SAVED * least - (least - self._costs.in_graph.at_knot_s[0]))
             hoped = each.score + size * log(each.seconds / max(hope_s, 0.1 * each.seconds))
-            lost_s = each.output / best.rate
-            lost_s = each.seconds - lost_s
+            lost_s = _lost_s(each, best.rate)
             if hoped > best.score and lost_s <= self._allowance.seconds:
                 self._allowance = self._allowance.spent(lost_s)
                 return each
@@ -471,8 +474,8 @@ class DepthController:
             probes = affordable_probes(len(due), 1, taken, size, self._mixed_cost, allowed_s)
         if len(uniforms) > 1 and not taken.depth:
             # In a graph it may be cheaper to probe all.
-            alike = min(uniforms[1:], key=lambda each: each.seconds - each.output / taken.rate)
-            all_s = max(0.0, alike.seconds - alike.output / taken.rate)
+            alike = min(uniforms[1:], key=lambda each: _lost_s(each, taken.rate))
+            all_s = max(0.0, _lost_s(alike, taken.rate))
             if all_s <= (probes.lost_s if probes.requests else allowed_s):
                 probes = Probes(size, alike.depth, all_s)
                 due = [request for group in batch.autos for request in group]
@@ -586,6 +589,11 @@ def possible_counts(drafted: int, accepted: int, k_max: int) -> tuple[int, int]:
 def _tau_due(request: RequestState) -> int:
     """Return the step from which on a request that tau stopped may be probed."""
     return request.tau_state.backoff.due if request.tau_state is not None else 0
+
+
+def _lost_s(allocation: Allocation, rate: float) -> float:
+    """Return how much longer a step takes than its output would take at that rate of tokens/s, s."""
+    return allocation.seconds - allocation.output / rate
 
 
 def _score(allocation: Allocation) -> float:

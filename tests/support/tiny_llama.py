@@ -122,7 +122,7 @@ def write_tiny_llama(folder: Path, model: TinyLlama) -> None:
     folder.mkdir(parents=True)
     save_file({name: w.astype(np.float32) for name, w in model.weights.items()}, folder / "model.safetensors")
     tokenizer().save(str(folder / "tokenizer.json"))
-    for file, content in (("config.json", _CONFIG), ("tokenizer_config.json", _TOKENIZER_CONFIG)):
+    for file, content in (("config.json", CONFIG), ("tokenizer_config.json", _TOKENIZER_CONFIG)):
         (folder / file).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
@@ -136,7 +136,7 @@ def tokenizer() -> Tokenizer:
     return characters
 
 
-_CONFIG: Final[dict[str, Any]] = {
+CONFIG: Final[dict[str, Any]] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": VOCABULARY,

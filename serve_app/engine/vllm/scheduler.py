@@ -55,7 +55,7 @@ ORDER_PREFIX: Final = "power-lever-drafts:"
 """Prefix of the id of a request that is an order; the drafts to switch to follow. `engine.py` and vLLM's OpenAI routes
 give the ids of clients other prefixes."""
 _LEARNED_EVERY_S: Final = 1.0
-"""Interval at which the replica is told what the controller has learned, s."""
+"""Interval at which what the controller has learned is reported to the replica, s."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class DepthScheduler(AsyncScheduler):
         self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
-        self._began_s = self._updated_s = self._told_s = 0.0
+        self._began_s = self._updated_s = self._reported_s = 0.0
         self._own_depth = 0  # of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -118,7 +118,7 @@ class DepthScheduler(AsyncScheduler):
         seeded = params is not None and params.sampling_type is SamplingType.RANDOM_SEED
         spec, _ = requested.resolve(self._speculation)
         self._known[request.request_id] = _Known(spec, category, seeded)
-        self._tell_controller(request.request_id)
+        self._begin_in_controller(request.request_id)
 
     def _change_default(self, order: str) -> None:
         """Draft in the ordered way, from the next step on, for all requests that have not chosen."""
@@ -127,9 +127,9 @@ class DepthScheduler(AsyncScheduler):
                 self._default_drafts = choice
                 for request_id, known in self._known.items():
                     if known.spec.drafts is None and request_id not in self._freed:
-                        self._tell_controller(request_id)
+                        self._begin_in_controller(request_id)
 
-    def _tell_controller(self, request_id: str) -> None:
+    def _begin_in_controller(self, request_id: str) -> None:
         """Have the controller begin a request; what it saw of the request's other drafts is forgotten."""
         known = self._known[request_id]
         # Where there is one way to draft, the controller needs not know which.
@@ -222,8 +222,8 @@ class DepthScheduler(AsyncScheduler):
                     tau=known.tau if known else None,
                 )
                 output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
-                if now_s - self._told_s > _LEARNED_EVERY_S:
-                    self._told_s = now_s
+                if now_s - self._reported_s > _LEARNED_EVERY_S:
+                    self._reported_s = now_s
                     output.kv_transfer_params[LEARNED_KEY] = self._learned()
         for request_id in self._freed:
             self._known.pop(request_id, None)

@@ -10,18 +10,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from tests.support.tiny_llama import (
-    BOS_ID,
+    CONFIG,
     DRAFT,
-    EOS_ID,
-    HEAD_SIZE,
-    HEADS,
     HIDDEN,
     INTERMEDIATE,
     LAYERS,
     LOGIT_DEVIATION,
-    MAX_LENGTH,
-    NORM_EPSILON,
-    ROPE_THETA,
     TARGET,
     VOCABULARY,
     write_tiny_llama,
@@ -66,27 +60,10 @@ def write_eagle3_head(folder: Path, seed: int = 0) -> None:
         "lm_head.weight": matrix(VOCABULARY, HIDDEN, LOGIT_DEVIATION * even),
     }
     save_file(weights, folder / "model.safetensors")
-    config = {
+    config = CONFIG | {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        "vocab_size": VOCABULARY,
         "draft_vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
         "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "head_dim": HEAD_SIZE,
-        "hidden_act": "silu",
-        "max_position_embeddings": MAX_LENGTH,
-        "rms_norm_eps": NORM_EPSILON,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "dtype": "float32",
         "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS)},
         "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS),
     }
