@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make serve` and `make test`.
 #
 #   make serve   install, prepare the bundled model, serve `serve_config.yaml`; Ctrl-C drains, a second one stops at once
-#   make test    install, run the tests (unit, integration with the stub engine, e2e on real vLLM)
+#   make test    install, run the tests (unit, integration, e2e on real vLLM)
 #   make check   format, lint, strict types; changes nothing
 #   make fix     format and lint, writing
 #
@@ -21,6 +21,8 @@ BIN := $(VENV)/bin
 PIP_QUIET := --quiet --quiet --disable-pip-version-check
 PIP_FLAGS := $(PIP_QUIET) --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+# The longest first.
+SUITES := tests/e2e tests/unit $(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py))
 CODE := router sustainability cluster serve_app bench tests
 
 SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/$(BIN)/power-lever-haproxy
@@ -28,7 +30,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 # Tests start a hundred Python processes, each of which would otherwise compile our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test tests-on-stubs tests-on-engines test-unit test-integration test-e2e test-long coverage \
+.PHONY: serve test $(SUITES) test-unit test-integration test-e2e test-long coverage \
 	check fix install install-dev hashes weights clean
 
 serve: install weights
@@ -37,18 +39,15 @@ serve: install weights
 weights: install
 	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
-# Both halves at the same time: while one waits for a cluster, the other computes.
+# Two suites at the same time: while one waits for a cluster, the other computes. Each in a process of its own, so that
+# no cluster stays longer than its tests.
 test: install-dev weights
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going tests-on-stubs tests-on-engines
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going $(SUITES)
 
-tests-on-stubs tests-on-engines: SHELL := /bin/bash
-tests-on-stubs tests-on-engines: .SHELLFLAGS := -o pipefail -c
-
-tests-on-stubs:
-	@$(BIN)/python -m pytest tests/unit tests/integration 2>&1 | sed --unbuffered 's/^/stubs   | /'
-
-tests-on-engines:
-	@$(BIN)/python -m pytest tests/e2e 2>&1 | sed --unbuffered 's/^/engines | /'
+$(SUITES): SHELL := /bin/bash
+$(SUITES): .SHELLFLAGS := -o pipefail -c
+$(SUITES):
+	@$(BIN)/python -m pytest $@ --durations=10 2>&1 | sed --unbuffered 's/^/$(notdir $@) | /'
 
 # A process for each core: most of the time goes into imports and many small tests.
 test-unit: install-dev

@@ -244,7 +244,7 @@ class EngineProcess:
     def ask(
         self,
         asks: Sequence[Ask],
-        timeout_s: float = 300,
+        timeout_s: float = 600,
         order: DraftsChoice | None = None,
         at_once: int | None = None,
         refusals: bool = False,
@@ -278,7 +278,7 @@ class EngineProcess:
             refused,
         )
 
-    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 300) -> list[CallReply]:
+    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 600) -> list[CallReply]:
         """Call OpenAI routes, all at once, and return their answers.
 
         Args:

@@ -30,6 +30,8 @@ from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
 
 _POLL_S: Final = 1.0
+_TOO_SLOW: Final = "timed out during startup"
+"""What Ray says when its processes did not come up in its fixed 30 s (`ray/_private/node.py`), as on a busy machine."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,7 +114,14 @@ def raise_if_taken(host: str, port: int) -> None:
 
 def _start_ray(address: str | None) -> None:
     try:
-        ray.init(address=address, namespace=SERVE_NAMESPACE)
+        try:
+            ray.init(address=address, namespace=SERVE_NAMESPACE)
+        except Exception as error:  # Ray has no class for it
+            if _TOO_SLOW not in str(error):
+                raise
+            _print_line("Ray did not start within the 30 s that it gives itself: once more")
+            kill_descendants()
+            ray.init(address=address, namespace=SERVE_NAMESPACE)
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {error}") from error
 

@@ -24,7 +24,7 @@ def test_a_tier_serves_its_first_entry_that_works(first: dict[int, Answer], api:
     assert "Paris" in first[40].text
 
     # The view that a plan is made from follows Serve's within a second or two, more on a busy machine.
-    api.wait_for(lambda api: api.tier("balanced")["active_entry"] is not None, timeout_s=30)
+    api.wait_for(lambda api: api.tier("balanced")["active_entry"] is not None)
     again = api.infer(prompt="What is the capital of France?", mode="manual", power=40, temperature=0, max_tokens=24)
     assert again.one("config")["fallback_step"] == WORKING_ENTRY
     assert again.one("config")["warm"] is True

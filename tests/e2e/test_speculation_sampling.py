@@ -99,7 +99,7 @@ def sample(engine: EngineProcess, temperature: float, depths: tuple[int | Litera
         )
         for number in range(SAMPLES)
     ]
-    return engine.ask(asks, timeout_s=90).replies
+    return engine.ask(asks).replies
 
 
 def test_drafts_change_no_distribution(vllm_installed: None, tmp_path: Path) -> None:

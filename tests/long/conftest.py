@@ -8,7 +8,7 @@ import pytest
 
 from bench.load.client import HOST
 from bench.load.servers import Server, application, running
-from tests.integration.conftest import STUBS
+from tests.integration.application.conftest import STUBS
 from tests.support.api import Api
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -38,12 +38,16 @@ class Answer:
         return "".join(token["text"] for token in self.all("token"))
 
 
+PATIENCE_S: Final = 300.0
+"""How long a test waits for what must come. It says nothing about speed: a busy machine may be ten times slower."""
+
+
 class Api:
     """The application at a URL."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
-        self._http = httpx.Client(base_url=base_url, timeout=httpx.Timeout(300, connect=5))
+        self._http = httpx.Client(base_url=base_url, timeout=PATIENCE_S)
 
     def __enter__(self) -> Api:
         return self
@@ -81,8 +85,10 @@ class Api:
         [found] = [tier for tier in tiers if tier["name"] == name]
         return found
 
-    def wait_for(self, holds: Callable[[Api], bool], timeout_s: float) -> float:
+    def wait_for(self, holds: Callable[[Api], bool], timeout_s: float = PATIENCE_S) -> float:
         """Seconds until the condition held.
+
+        `timeout_s` is given only where a later time would be a fault.
 
         Raises:
             AssertionError: it did not in time.

@@ -25,14 +25,13 @@ from bench.load.client import HOST
 from bench.load.processes import stop_tree
 from bench.load.servers import app_config, free_port, get_status, ray_environment
 from bench.reporting.report import REPOSITORY
+from tests.support.api import PATIENCE_S
 
 HEAD_ID: Final = "f" * 51 + "00000"
 HEAD_TYPE: Final = "ray.head.default"
 """The provider's name of the head."""
 IDLE_MINUTES: Final = 0.15
 """Idle time after which the autoscaler removes a node."""
-NODE_UP_S: Final = 60.0
-"""A node of this machine is up within this; a cloud's takes minutes."""
 NODE_TYPES: Final[Mapping[str, tuple[str, int, int]]] = {
     "l4": ("L4", 1, 2),
     "a10g": ("A10G", 1, 3),
@@ -109,7 +108,7 @@ class GpuCluster:
         """URL of the application."""
         return f"http://{HOST}:{self.http_port}"
 
-    def ray(self, *arguments: str, timeout_s: float = 120) -> str:
+    def ray(self, *arguments: str, timeout_s: float = PATIENCE_S) -> str:
         """Run one of Ray's commands against this cluster; return its output."""
         done = subprocess.run(
             [str(_BIN / arguments[0]), *arguments[1:]],
@@ -163,7 +162,9 @@ class GpuCluster:
 
 @contextmanager
 def gpu_cluster(
-    variants: Mapping[str, Mapping[str, Any]], engine_env: Mapping[str, str] | None = None, timeout_s: float = 180
+    variants: Mapping[str, Mapping[str, Any]],
+    engine_env: Mapping[str, str] | None = None,
+    timeout_s: float = 2 * PATIENCE_S,
 ) -> Iterator[GpuCluster]:
     """Start a cluster without GPU nodes, and deploy the application on it.
 
@@ -203,7 +204,7 @@ def gpu_cluster(
     )
     cluster = GpuCluster(scratch, env, gcs_port, dashboard_port, free_port(), process)
     try:
-        _wait(lambda: get_status(dashboard_port, "/api/version") == 200, 60, cluster)
+        _wait(lambda: get_status(dashboard_port, "/api/version") == 200, PATIENCE_S, cluster)
         cluster.deploy(variants)
         _wait(lambda: set(cluster.applications().values()) == {"RUNNING"}, timeout_s, cluster)
         yield cluster

@@ -12,7 +12,7 @@ from psutil import Process
 
 from bench.load.processes import command_of, is_alive
 from bench.load.servers import Server
-from tests.support.api import Answer, Api, events
+from tests.support.api import PATIENCE_S, Answer, Api, events
 
 
 class Stream:
@@ -30,7 +30,7 @@ class Stream:
 
     def wait_for(self, kind: str) -> None:
         """Wait until an event of this kind has come."""
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + PATIENCE_S
         while kind not in self.answer.kinds:
             assert not self._done.done(), f"ended with {self.answer.kinds}: {self._done.exception()}"
             assert time.monotonic() < deadline_s, f"no {kind} in {self.answer.kinds}"
@@ -42,13 +42,13 @@ class Stream:
 
     def error(self) -> BaseException | None:
         """Wait for its end: what cut it, or None."""
-        return self._done.exception(timeout=60)
+        return self._done.exception(timeout=PATIENCE_S)
 
 
 def wait_until_refused(url: str) -> httpx.Response:
     """Wait until the application refuses a new request: the refusal."""
-    deadline_s = time.monotonic() + 15
-    while (response := httpx.get(f"{url}/v1/models", timeout=30)).status_code == 200:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (response := httpx.get(f"{url}/v1/models", timeout=PATIENCE_S)).status_code == 200:
         assert time.monotonic() < deadline_s, "new requests are still taken"
         time.sleep(0.05)
     return response

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from tests.integration.gpu_nodes.conftest import types
-from tests.support.api import Api
-from tests.support.gpu_cluster import NODE_UP_S, GpuCluster
+from tests.support.api import PATIENCE_S, Api
+from tests.support.gpu_cluster import GpuCluster
 from tests.support.many_streams import Streams
 
 
@@ -22,8 +22,8 @@ def test_a_prompt_brings_up_a_node_of_its_gpu_type_only_and_a_real_engine_that_a
     streams = Streams(engines.base_url)
     question = "What is the capital of France?"
     streams.start([{"prompt": question, "mode": "manual", "power": 40, "temperature": 0, "max_tokens": 12}])
-    engines.wait_for(lambda api: "A10G" in (api.tier("balanced")["reason"] or ""), NODE_UP_S)
-    [answer] = streams.answers(timeout_s=180)
+    engines.wait_for(lambda api: "A10G" in (api.tier("balanced")["reason"] or ""))
+    [answer] = streams.answers(PATIENCE_S)
     assert answer.kinds[-2:] == ["metrics", "done"]
     assert "Paris" in answer.text
     assert (answer.one("config")["gpu"], answer.one("config")["warm"]) == ("A10G", False)
@@ -36,7 +36,7 @@ def test_a_prompt_brings_up_a_node_of_its_gpu_type_only_and_a_real_engine_that_a
 def test_a_tier_whose_gpu_the_cluster_cannot_have_says_so_within_seconds_and_ends(engines: Api) -> None:
     began_s = time.monotonic()
     answer = engines.infer(prompt="x", mode="manual", power=95)
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 60  # without the check: `request_timeout_s`, 15 minutes
     error = answer.one("error")
     assert (error["code"], error["retryable"]) == ("tier_unavailable", True)
     assert "B200" in error["message"]

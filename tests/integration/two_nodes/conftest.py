@@ -22,6 +22,7 @@ import yaml
 from bench.load.processes import stop_tree
 from bench.load.servers import app_config, ray_environment
 from bench.reporting.report import REPOSITORY
+from tests.support.api import PATIENCE_S
 
 HEAD, WORKER = "10.213.77.1", "10.213.77.2"
 HTTP_PORT: Final = 8000
@@ -49,7 +50,7 @@ class Node:
                 start_new_session=True,
             )
 
-    def run(self, *command: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["ip", "netns", "exec", self.namespace, *command],
             env={**os.environ, **self.env},
@@ -100,9 +101,9 @@ def two_nodes() -> Iterator[TwoNodes]:
             process = node.start(str(_BIN / "ray"), "start", *role, *options, log=log)
             stack.callback(process.wait)
             stack.callback(stop_tree, process.pid, grace_s=1)
-            _wait(partial(_is_alive, head, node.address), 120, log)
+            _wait(partial(_is_alive, head, node.address), PATIENCE_S, log)
         _deploy(head, scratch)
-        _wait(partial(_is_ready, worker), 180, scratch / f"{worker.namespace}.log")
+        _wait(partial(_is_ready, worker), PATIENCE_S, scratch / f"{worker.namespace}.log")
         yield TwoNodes(head, worker)
 
 

@@ -118,3 +118,27 @@ def test_the_second_signal_kills_all_descendants_also_orphans_in_other_sessions(
         assert process.wait(10) == 128 + second
     for pid in pids:
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    ("raised", "starts"),
+    [("The current node timed out during startup. This could happen because", 2), ("no space left on device", 1)],
+)
+def test_only_a_ray_that_was_too_slow_is_started_once_more(
+    raised: str, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def init(**given: Any) -> None:
+        started.append(given["address"])
+        raise Exception(raised)  # as Ray does
+
+    monkeypatch.setattr("ray.init", init)
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        "http_options: {port: 18234}\n"
+        "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
+    )
+    with pytest.raises(Exception, match=raised):
+        main(["serve", "--address", "local", str(path)])
+    assert started == ["local"] * starts

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.load.client import HOST
 from bench.load.processes import process_tree
 from bench.load.servers import Server
-from tests.support.api import Api
+from tests.support.api import PATIENCE_S, Api
 from tests.support.stopping import Stream, exit_code, still_running, wait_until_refused
 
 
@@ -28,7 +28,7 @@ def test_a_second_instance_on_the_same_port_says_so_and_ends(server: Server, tmp
     http_options = {"host": HOST, "port": server.port}
     config.write_text(json.dumps({"http_options": http_options, "applications": applications}))
     command = [sys.executable, "-m", "serve_app", "serve", "--address", "local", str(config)]
-    second = subprocess.run(command, env=os.environ | server.env, capture_output=True, text=True, timeout=120)
+    second = subprocess.run(command, env=os.environ | server.env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert second.returncode == 1
     assert f"error: http_options: port {server.port} of {HOST} is in use" in second.stderr
     assert "Traceback" not in second.stderr
@@ -38,7 +38,7 @@ def test_sigterm_finishes_open_requests_refuses_new_ones_and_leaves_no_process(s
     # An application whose eco tier takes one request at a time, and whose other tiers are cold.
     url = planning.base_url
     with ThreadPoolExecutor() as threads:
-        working = Stream(url, threads, prompt="stub:rate=20 stub:tokens=200", power=10, max_tokens=200)
+        working = Stream(url, threads, prompt="stub:rate=10 stub:tokens=300", power=10, max_tokens=300)
         working.wait_for("token")
         waiting = Stream(url, threads, prompt="stub:tokens=20", power=10)  # for the one place of the eco tier
         cold = Stream(url, threads, prompt="stub:tokens=20", power=90)  # for the first replica of the ultra tier
@@ -55,9 +55,9 @@ def test_sigterm_finishes_open_requests_refuses_new_ones_and_leaves_no_process(s
         assert response.json()["error"]["code"] == "stopping"
         assert planning.get("/readyz").status_code == 503  # a balancer goes elsewhere
         assert planning.get("/healthz").status_code == 200  # and nobody kills what still works
-        for stream, tokens in ((working, 200), (waiting, 20), (cold, 20)):
+        for stream, tokens in ((working, 300), (waiting, 20), (cold, 20)):
             assert stream.error() is None
             assert stream.answer.kinds[-1] == "done"
             assert len(stream.answer.all("token")) == tokens
-    assert exit_code(server, within_s=60) == 0
+    assert exit_code(server, within_s=PATIENCE_S) == 0
     assert still_running(tree) == []

@@ -40,7 +40,7 @@ def test_finished_runs_are_shown_by_every_ingress_replica(tight: Api) -> None:
     before = poems(tight)["runs"]
     answers = [tight.infer(**POEM) for _ in range(3)]
 
-    tight.wait_for(lambda api: shown_by_all(api, before + 2.5), timeout_s=15)
+    tight.wait_for(lambda api: shown_by_all(api, before + 2.5))
     runs = poems(tight)
     assert runs["completion_tokens"]["mean"] == 20
     assert runs["finish_reasons"] == {"stop": 1.0}
@@ -59,7 +59,7 @@ def test_limits_are_checked_against_past_runs(tight: Api) -> None:
 
 def test_runs_survive_the_ingress_replicas_that_reported_them(tight: Api, server: Server) -> None:
     tight.infer(**POEM)
-    tight.wait_for(lambda api: shown_by_all(api, 0.9), timeout_s=15)
+    tight.wait_for(lambda api: shown_by_all(api, 0.9))
     before, old = poems(tight)["runs"], ingress_processes(server)
     assert len(old) == 2
     for pid in old:
@@ -69,5 +69,5 @@ def test_runs_survive_the_ingress_replicas_that_reported_them(tight: Api, server
         new = ingress_processes(server) - old
         return len(new) == 2 and api.get("/api/tiers").status_code == 200
 
-    tight.wait_for(replaced, timeout_s=90)
-    tight.wait_for(lambda api: shown_by_all(api, 0.9 * before), timeout_s=30)
+    tight.wait_for(replaced)
+    tight.wait_for(lambda api: shown_by_all(api, 0.9 * before))

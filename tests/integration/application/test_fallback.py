@@ -8,7 +8,7 @@ REASON = "the stub is configured not to start"
 
 
 def test_a_tier_serves_its_next_entry_and_shows_why(broken: Api) -> None:
-    broken.wait_for(lambda api: api.tier("eco")["active_entry"] is not None, timeout_s=5)
+    broken.wait_for(lambda api: api.tier("eco")["active_entry"] is not None)
     tier = broken.tier("eco")
     answer = broken.infer(prompt="x stub:tokens=2", mode="manual", power=10)
 

@@ -74,7 +74,7 @@ def test_of_250_concurrent_streams_96_are_served_and_154_get_503_with_retry_afte
     assert sorted(response.status_code for response in responses) == [200] * 96 + [503] * 154
     refused = [response for response in responses if response.status_code == 503]
     assert {response.headers["retry-after"] for response in refused} == {"5"}
-    api.wait_for(lambda api: api.tier("eco")["requests"]["running"] == 0, timeout_s=20)
+    api.wait_for(lambda api: api.tier("eco")["requests"]["running"] == 0)
     # All places are free again.
     assert api.infer(prompt="x stub:tokens=1", **HOT).kinds[-1] == "done"
 

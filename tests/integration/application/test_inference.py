@@ -44,7 +44,7 @@ def test_the_dials_pick_the_tier_and_a_cold_tier_reports_its_start(api: Api) -> 
         assert max([statuses[0]["waited_s"], *gaps]) < 5
         assert len(cold.all("token")) == 3
 
-    api.wait_for(lambda api: api.tier("ultra")["replicas"]["running"] == 1, timeout_s=5)
+    api.wait_for(lambda api: api.tier("ultra")["replicas"]["running"] == 1)
     for power in (40, 70, 95):
         warm = api.infer(prompt="hello stub:tokens=3", mode="manual", power=power)
         assert warm.one("config")["warm"] is True
@@ -148,7 +148,7 @@ def test_a_request_over_its_time_ends_with_a_timeout_error(tight: Api) -> None:
     error = answer.one("error")
     assert (error["code"], error["retryable"]) == ("timeout", True)
     assert "4 s" in error["message"]
-    tight.wait_for(lambda api: api.tier("eco")["requests"]["running"] == 0, timeout_s=5)
+    tight.wait_for(lambda api: api.tier("eco")["requests"]["running"] == 0)
 
 
 def test_an_engine_that_fails_mid_stream_ends_it_with_one_error_event(api: Api) -> None:

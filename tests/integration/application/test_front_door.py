@@ -6,15 +6,15 @@ Raw sockets, as no HTTP library would send this.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from bench.load.client import HOST
 from bench.load.servers import Server
-from tests.support.api import Api, Json
+from tests.support.api import PATIENCE_S, Api, Json
 from tests.support.raw_http import LONG, leave_a_busy_machine, request, running
 
 QUICK: Json = {"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10}
@@ -22,7 +22,7 @@ QUICK: Json = {"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10}
 
 @contextlib.contextmanager
 def connected(server: Server) -> Iterator[socket.socket]:
-    with socket.create_connection((HOST, server.port), timeout=60) as connection:
+    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as connection:
         yield connection
 
 
@@ -37,11 +37,9 @@ def answer(server: Server, sent: bytes) -> tuple[str, bytes]:
     return head.decode().lower(), body
 
 
-def assert_alive(api: Api, within_s: float = 10) -> None:
-    began_s = time.monotonic()
+def assert_alive(api: Api) -> None:
     assert api.get("/healthz").status_code == 200
     assert api.infer(**QUICK).kinds[-1] == "done"
-    assert time.monotonic() - began_s < within_s
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
@@ -76,11 +74,11 @@ def test_a_response_has_exactly_one_request_id_the_clients_if_it_is_valid(server
 
 
 def test_a_client_cannot_keep_its_request_running_after_it_left(server: Server, api: Api) -> None:
-    api.wait_for(lambda api: running(api) == 0, timeout_s=20)
+    api.wait_for(lambda api: running(api) == 0)
     with connected(server) as connection:
         connection.sendall(request(LONG, "X-Request-Disconnect-Disabled: ?1"))
-        api.wait_for(lambda api: running(api) == 1, timeout_s=20)
-    api.wait_for(lambda api: running(api) == 0, timeout_s=20)
+        api.wait_for(lambda api: running(api) == 1)
+    api.wait_for(lambda api: running(api) == 0)
 
 
 def test_stalled_requests_get_408_and_block_no_other(server: Server, api: Api) -> None:
@@ -94,6 +92,8 @@ def test_stalled_requests_get_408_and_block_no_other(server: Server, api: Api) -
                 connection.sendall(sent)
                 waiting[code].append(connection)
         assert_alive(api)
+        last = waiting["body_timeout"][-1]
+        assert select.select([last], [], [], 0)[0] == []  # it still waits: the others were not served after it
         for code, connections in waiting.items():
             for connection in connections:
                 received = b""
@@ -108,8 +108,8 @@ def test_clients_that_never_read_block_no_other(server: Server, api: Api) -> Non
     with contextlib.ExitStack() as stack:
         for _ in range(32):
             stack.enter_context(connected(server)).sendall(request({**LONG, "prompt": "x stub:rate=0"}))
-        assert_alive(api, within_s=30)
-    api.wait_for(lambda api: running(api) == 0, timeout_s=30)
+        assert_alive(api)
+    api.wait_for(lambda api: running(api) == 0)
 
 
 def test_50_of_50_clients_that_leave_a_busy_machine_are_noticed(server: Server, api: Api) -> None:

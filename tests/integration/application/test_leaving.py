@@ -1,18 +1,21 @@
-"""A client that leaves before a slow first token, or while its tier loads, frees the engine within a second.
+"""A client that leaves before a slow first token, or while its tier loads, frees the engine.
 
 The other moments are tested on real engines (`tests/e2e/test_leaving.py`).
 
-The engine's count reaches `/api/tiers` by way of a report a second and two refreshes of half a second, so the tests
-allow those 2 s on top.
+On a quiet machine that takes a second, and two more until `/api/tiers` shows it. A busy one may take longer; an engine
+that is not freed works for minutes.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import pytest
 
 from tests.support.api import Api, Json, events
 
-FREED_WITHIN_S = 1.0 + 2.0
+FREED_WITHIN_S: Final = 60.0
+"""Before the first token would have come."""
 CHAT: Json = {"model": "eco", "max_tokens": 2000}
 
 
@@ -23,13 +26,13 @@ def running(api: Api) -> int:
 
 @pytest.fixture(autouse=True)
 def _idle_before(api: Api) -> None:
-    api.wait_for(lambda api: running(api) == 0, timeout_s=10)
+    api.wait_for(lambda api: running(api) == 0)
 
 
 def test_leaving_an_openai_stream_before_its_first_token(api: Api) -> None:
     body = {**CHAT, "messages": [{"role": "user", "content": "stub:first=120"}], "stream": True}
     with api.stream("/v1/chat/completions", body):
-        api.wait_for(lambda api: running(api) == 1, timeout_s=5)
+        api.wait_for(lambda api: running(api) == 1)
     api.wait_for(lambda api: running(api) == 0, FREED_WITHIN_S)
 
 

@@ -1,0 +1,1 @@
+"""What installed libraries do with our files and plans: each is asked itself, without a server."""
