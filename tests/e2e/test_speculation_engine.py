@@ -16,7 +16,7 @@ import pytest
 
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles.reading import load_profile
-from tests.support.e2e_app import MODEL, SCARCE_KV_BYTES
+from tests.support.e2e_app import MODEL
 
 COPY: Final = (
     'Repeat this JSON exactly: {"name": "Anna", "age": 31, "city": "Oslo", "tags": ["a", "b", "c"], "name2": "Anna", '
@@ -30,6 +30,8 @@ LENGTHS: Final = {COPY: 64, SUMS: 48, QUESTION: 16}
 K_MAX: Final = 5
 PIECE_TOKENS: Final = 64
 """Most tokens of a step of `scarce`: its long prompts take several steps."""
+LITTLE_KV_BYTES: Final = 26 * 1024 * 1024
+"""Room for one request of 512 tokens, or for the prompts of five."""
 SLOW_STEPS: Final = 4
 """A few engine steps."""
 
@@ -66,7 +68,7 @@ def engines(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     little = {
         "max_num_batched_tokens": PIECE_TOKENS,
         "max_num_seqs": 8,
-        "kv_cache_memory_bytes": SCARCE_KV_BYTES,
+        "kv_cache_memory_bytes": LITTLE_KV_BYTES,
         "block_size": 32,
         "enable_prefix_caching": False,  # a prompt that was seen before is read in pieces all the same
     }
@@ -213,26 +215,23 @@ LONG_PROMPTS: Final = tuple(
         ("red", "blue", "green", "black", "white", "pink", "gold", "grey"), range(10, 90, 10), strict=True
     )
 )
-"""Of more than one piece each. All of them fit into the memory of `scarce`; with their answers they do not."""
+"""Of more than one piece each. As many of them as fit into the memory of `scarce` do not fit with their answers."""
 
 
 def test_answers_and_record_survive_chunked_prefill_and_preemption(engines: Engines) -> None:
-    alone = engines.scarce.ask_alone([Ask(prompt, k=0, max_tokens=32) for prompt in LONG_PROMPTS])
-    ordered = sorted(
-        PARAMS, key=lambda params: params.k == K_MAX
-    )  # the fast ones last, so that the others are still there
-    asks = [Ask(prompt, *params, 32) for prompt, params in zip(LONG_PROMPTS, ordered, strict=True)]
+    plain = engines.roomy.ask([Ask(prompt, k=0, max_tokens=32) for prompt in LONG_PROMPTS])
+    asks = [Ask(prompt, *params, 32) for prompt, params in zip(LONG_PROMPTS, PARAMS, strict=True)]
 
     together = engines.scarce.ask(asks)
 
-    assert min(reply.prompt_tokens for reply in alone.replies) > PIECE_TOKENS
-    assert alone.preemptions == 0
+    assert min(reply.prompt_tokens for reply in plain.replies) > PIECE_TOKENS
+    assert plain.preemptions == 0
     assert together.preemptions > 0
-    assert together.token_ids == alone.token_ids
+    assert together.token_ids == plain.token_ids
     for ask, reply in zip(asks, together.replies, strict=True):
         assert reply.verifications == reply.core_steps, ask
         assert reply.accepted == reply.flags_of_steps, ask
-    assert together.replies[-1].accepted_tokens > 0
+    assert together.replies[PARAMS.index(Params(K_MAX, 0.0))].accepted_tokens > 0
 
 
 def test_a_seeded_answer_is_the_same_each_time_and_with_chunked_prefill(engines: Engines) -> None:
