@@ -113,7 +113,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(*servers: Server, timeout_s: float = 600.0) -> Iterator[None]:
+def running(*servers: Server, timeout_s: float = 900.0) -> Iterator[None]:
     """Start all servers together, wait until they are ready, and stop them at the end."""
     try:
         for server in servers:

@@ -53,7 +53,7 @@ def _place(item: pytest.Item) -> int:
 def server(bundled_model: Path) -> Iterator[Server]:
     """The shipped application with its eco tier warm."""
     server = e2e_application()
-    with running(server, timeout_s=300):
+    with running(server):
         yield server
 
 

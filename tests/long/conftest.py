@@ -15,7 +15,7 @@ from tests.support.api import Api
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     server = application({"/": STUBS})
-    with running(server, timeout_s=300):
+    with running(server):
         yield server
 
 

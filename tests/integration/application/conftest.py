@@ -91,7 +91,7 @@ def server(claude: MessagesApi) -> Iterator[Server]:
         }
     )
     server.env = {**server.env, "ANTHROPIC_API_KEY": KEY}
-    with running(server, timeout_s=300):
+    with running(server):
         yield server
 
 
