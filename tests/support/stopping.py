@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import pytest
 from psutil import Process
 
 from bench.load.processes import command_of, is_alive
@@ -57,7 +59,10 @@ def wait_until_refused(url: str) -> httpx.Response:
 def exit_code(server: Server, within_s: float) -> int:
     """Wait for the end of the server's first process: its exit code."""
     assert server._process is not None
-    return server._process.wait(within_s)
+    try:
+        return server._process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"it still runs after {within_s:g} s:\n{server.log_tail()}")
 
 
 def still_running(tree: Sequence[Process]) -> list[str]:
