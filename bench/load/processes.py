@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 from psutil import Process
@@ -73,3 +74,11 @@ def stop_tree(root: int, grace_s: float = 15.0) -> None:
             time.sleep(0.1)
         if not any(map(is_alive, tree)):
             return
+
+
+def stop_orphans(folder: Path) -> None:
+    """Kill the processes whose command names something in the folder: HAProxy outlives a manager that was killed."""
+    for process in psutil.process_iter():
+        if f"{folder}/" in command_of(process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

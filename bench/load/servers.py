@@ -21,7 +21,7 @@ import yaml
 from psutil import Process
 
 from bench.load.client import HOST
-from bench.load.processes import command_of, process_tree, stop_tree
+from bench.load.processes import command_of, process_tree, stop_orphans, stop_tree
 from bench.reporting.report import REPOSITORY
 from cluster.profiles.reading import merge
 from router.registry import ChainEntry
@@ -109,6 +109,7 @@ class Server:
             self._log.close()
             self._log = None
         if self.scratch is not None:
+            stop_orphans(self.scratch)
             shutil.rmtree(self.scratch, ignore_errors=True)
 
 
@@ -170,12 +171,24 @@ def claim_ports() -> tuple[int, int]:
         claim = socket.socket()
         try:
             claim.bind((HOST, below))
+            if all(_is_free(port) for port in range(below + 1, below + 100)):
+                claim.detach()  # open until this process ends
+                return below + 1, below + 99
         except OSError:
+            pass
+        finally:
             claim.close()
-            continue
-        claim.detach()  # open until this process ends
-        return below + 1, below + 99
     raise ServerError("all blocks of ports between 20000 and 32000 are claimed")
+
+
+def _is_free(port: int) -> bool:
+    """Return whether nobody listens there, as what is left of an instance that was killed may do."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def vllm_arguments(entry: ChainEntry) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import yaml
 
 from bench.load.client import HOST
-from bench.load.processes import stop_tree
+from bench.load.processes import stop_orphans, stop_tree
 from bench.load.servers import app_config, free_port, get_status, ray_environment
 from bench.reporting.report import REPOSITORY
 from tests.support.api import PATIENCE_S
@@ -211,6 +211,7 @@ def gpu_cluster(
     finally:
         stop_tree(process.pid, grace_s=1)  # nobody waits for this cluster
         process.wait()
+        stop_orphans(scratch)
         log.close()
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 import pytest
 import yaml
 
-from bench.load.processes import stop_tree
+from bench.load.processes import stop_orphans, stop_tree
 from bench.load.servers import app_config, ray_environment
 from bench.reporting.report import REPOSITORY
 from tests.support.api import PATIENCE_S
@@ -91,6 +91,7 @@ def two_nodes() -> Iterator[TwoNodes]:
     worker = Node(f"plw{os.getpid()}", WORKER, env)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        stack.callback(stop_orphans, scratch)
         _connect(head, worker, stack)
         for node, role in (
             (head, ("--head", f"--port={_GCS_PORT}", "--num-cpus=0", "--dashboard-host=127.0.0.1")),

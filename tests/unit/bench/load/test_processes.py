@@ -4,10 +4,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bench.load.processes import command_of, cpu_seconds, is_alive, process_tree, pss_bytes, stop_tree
+from bench.load.processes import command_of, cpu_seconds, is_alive, process_tree, pss_bytes, stop_orphans, stop_tree
 
 # A parent that ignores SIGTERM, with a child in a session of its own: what a clean stop has to reach.
 _PARENT = """
@@ -62,3 +63,16 @@ def test_stop_ends_the_whole_tree_and_nothing_else(family: tuple[subprocess.Pope
 
 def test_a_process_that_does_not_exist_has_no_tree() -> None:
     assert process_tree(2**22 + 1) == []
+
+
+def test_what_names_a_folder_is_ended_and_nothing_else(tmp_path: Path) -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    ours, other = (subprocess.Popen([*sleep, str(tmp_path / name)]) for name in ("a/haproxy.cfg", "ab/haproxy.cfg"))
+    try:
+        stop_orphans(tmp_path / "a")
+        assert ours.wait(timeout=60) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait()

@@ -1,10 +1,12 @@
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.load.client import HOST
 from bench.load.servers import (
     Server,
     ServerError,
@@ -96,6 +98,15 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_output() -> None:
 def test_claimed_blocks_of_ports_do_not_overlap() -> None:
     (_, last), (first, _) = sorted((claim_ports(), claim_ports()))
     assert last < first
+
+
+def test_a_block_is_not_claimed_while_somebody_listens_in_it() -> None:
+    _, last = claim_ports()
+    with socket.socket() as left_over:
+        left_over.bind((HOST, last + 5))
+        left_over.listen()
+        first, _ = claim_ports()
+    assert first > last + 5
 
 
 def test_two_instances_on_one_machine_share_no_port(tmp_path: Path) -> None:
