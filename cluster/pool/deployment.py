@@ -17,6 +17,7 @@ from cluster.pool.drain import DrainState
 from cluster.pool.gpus import placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
+from cluster.pool.serve_status import read_deployments
 from cluster.supervision import Supervised, troubles
 from router.observation import ClusterGpus, Observation
 from router.registry import DraftsChoice, Profile, TierName
@@ -141,12 +142,10 @@ class GpuPool:
     async def _refresh_round(self) -> None:
         """Ask the controller and Ray once, then wait until the next refresh is due."""
         self._refresh_now.clear()
-        status = await asyncio.to_thread(serve.status)
+        deployments = await asyncio.to_thread(read_deployments, self._app_name)
         if self._needs_gpus:
             self._gpus = await asyncio.to_thread(read_cluster_gpus)
-        application = status.applications.get(self._app_name)
-        if application is not None:
-            self._refresh(application.deployments)
+        self._refresh(deployments)
         self._broadcast_now.set()
         await asyncio.sleep(_REFRESH_LEAST_S)
         busy = any(deployment.starting for deployment in self._deployments.values())

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -30,22 +30,23 @@ class Cluster:
         self.errors: list[Exception] = []
         self.refreshes = 0
 
-    def status(self) -> SimpleNamespace:
+    def read(self, app_name: str) -> Mapping[str, DeploymentStatusOverview]:
+        assert app_name == "power-lever"
         self.refreshes += 1
         if self.errors:
             raise self.errors.pop(0)
-        return SimpleNamespace(applications={"power-lever": SimpleNamespace(deployments=self.deployments)})
+        return self.deployments
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
 
-    async def at_once(function: Callable[[], object]) -> object:
-        return function()
+    async def at_once(function: Callable[..., object], *arguments: object) -> object:
+        return function(*arguments)
 
     monkeypatch.setattr("ray.serve.get_replica_context", lambda: SimpleNamespace(app_name="power-lever"))
-    monkeypatch.setattr("ray.serve.status", cluster.status)
+    monkeypatch.setattr("cluster.pool.deployment.read_deployments", cluster.read)
     monkeypatch.setattr("cluster.pool.deployment.read_cluster_gpus", ClusterGpus)
     # Virtual time knows no threads.
     monkeypatch.setattr("cluster.pool.deployment.asyncio.to_thread", at_once)
