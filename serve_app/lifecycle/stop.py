@@ -24,6 +24,8 @@ from serve_app.transport.ray_errors import RAY_ERRORS
 logger = logging.getLogger("ray.serve")
 
 _POLL_S: Final = 0.1
+_UNKNOWN_POLLS: Final = 50
+"""Polls without an answer before the terminal says so: every ingress replica has to learn of the drain first."""
 _CLOSE_TIMEOUT_S: Final = 15.0
 """Longest wait for a pool to begin the drain, s: a pool that died is replaced in that time."""
 _END_TIMEOUT_S: Final = 30.0
@@ -75,17 +77,18 @@ async def _begin_drain(names: Sequence[str]) -> tuple[dict[str, DeploymentHandle
 
 async def _wait_until_drained(pools: Mapping[str, DeploymentHandle], deadline_s: float, print_line: PrintLine) -> bool:
     """Return whether all requests ended in time."""
-    last_count = 0
+    shown = ""  # on the terminal
+    unknown_polls = 0
     while (count := await _count_open(pools)) != 0:
         left_s = deadline_s - time.monotonic()
+        unknown_polls = unknown_polls + 1 if count is None else 0
+        now = str(count) if count is not None else "unknown" if unknown_polls > _UNKNOWN_POLLS else shown
         if left_s < 0:
-            print_line(f"stopping: the time is up; open requests that are cut: {last_count}")
+            print_line(f"stopping: the time is up; open requests that are cut: {now or 'unknown'}")
             return False
-        if count is not None and count != last_count:
-            print_line(
-                f"stopping: open requests: {count}, for up to {left_s:.0f} s more; press Ctrl-C again to stop now"
-            )
-            last_count = count
+        if now != shown:
+            print_line(f"stopping: open requests: {now}, for up to {left_s:.0f} s more; press Ctrl-C again to stop now")
+            shown = now
         await asyncio.sleep(_POLL_S)
     return True
 
@@ -96,7 +99,9 @@ async def _count_open(pools: Mapping[str, DeploymentHandle]) -> int | None:
     try:
         applications = serve.status().applications
         for name, pool in pools.items():
-            counts: dict[str, int] = await pool.open_requests.remote()
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await pool.close.remote()  # again: a pool that was replaced meanwhile has not begun the drain
+                counts: dict[str, int] = await pool.open_requests.remote()
             if name in applications and len(counts) < _running(applications[name], "ingress"):
                 return None
             total += sum(counts.values())
