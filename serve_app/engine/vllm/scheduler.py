@@ -67,7 +67,7 @@ class _Known:
     category: str
     seeded: bool
     decision: Decision | None = None
-    """For its next step; None until it has read its prompt."""
+    """For its next step; None until it has read its prompt, again after a preemption."""
     drafts: Drafts = "own"
     """Who makes the drafts of its next step."""
     tau: float | None = None
@@ -187,9 +187,10 @@ class DepthScheduler(AsyncScheduler):
 
     def _without_own(self, scheduled: Mapping[str, _Known]) -> frozenset[str]:
         """Return the requests that need no draft of the entry's own: the lookup drafts for them, or nothing ever."""
-        if not self._speculation.drafts_both_ways:
-            return frozenset()
-        return frozenset(key for key, known in scheduled.items() if known.drafts == "ngram" or known.never_drafts)
+        both_ways = self._speculation.drafts_both_ways
+        return frozenset(
+            key for key, known in scheduled.items() if known.never_drafts or (both_ways and known.drafts == "ngram")
+        )
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """See vLLM. These are the drafts of a proposer that does not draft ahead."""
@@ -261,6 +262,13 @@ class DepthScheduler(AsyncScheduler):
         if not self._speculation.drafts_both_ways:
             return frozenset()
         return frozenset(key for key in counts if step.drafts.get(key) == "ngram")
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        # It reads its text again before it decodes, so what was decided for its next step holds for none.
+        known = self._known.get(request.request_id)
+        if known is not None:
+            known.decision = None
+        super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         known = self._known.get(request.request_id)

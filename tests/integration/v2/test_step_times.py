@@ -64,3 +64,26 @@ def test_a_step_that_ran_no_model_has_no_times(vllm_installed: None) -> None:
     clock.begin()
 
     assert clock.take() is None
+
+
+def test_a_clock_that_fails_costs_the_times_and_not_the_output(vllm_installed: None) -> None:
+    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+
+    from serve_app.engine.vllm.worker.step_clock import Marks, TimedOutput
+
+    class Broken:
+        """A mark that was not reached."""
+
+        def seconds_until(self, later: object) -> float:
+            raise RuntimeError("device not ready")
+
+    class Arrived(AsyncModelRunnerOutput):
+        """An output that has arrived."""
+
+        def get_output(self) -> ModelRunnerOutput:
+            return ModelRunnerOutput(["a"], {"a": 0}, [[1, 2]])
+
+    output = TimedOutput(Arrived(), Marks(Broken(), Broken(), None)).get_output()
+
+    assert output.sampled_token_ids == [[1, 2]]
+    assert not hasattr(output, TIMES_ATTRIBUTE)

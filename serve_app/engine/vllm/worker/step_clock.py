@@ -6,13 +6,17 @@ Without a GPU work ends before the call that starts it returns, and the marks ar
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
+from cluster.rate_limited_log import RateLimitedLog
 from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
+
+_log = RateLimitedLog(logging.getLogger(__name__))
 
 
 class Mark(Protocol):
@@ -129,6 +133,12 @@ class TimedOutput(AsyncModelRunnerOutput):
 
 
 def with_times(output: ModelRunnerOutput, marks: Marks) -> ModelRunnerOutput:
-    """Return the output with the step's times on it."""
-    setattr(output, TIMES_ATTRIBUTE, marks.times())
+    """Return the output with the step's times on it; without them if the device's clock fails, as torch's events do."""
+    try:
+        times = marks.times()
+    except RuntimeError as error:
+        # Raised here it would end the engine for everybody.
+        _log.warning("clock", "the time of a step is not known: %s", error)
+    else:
+        setattr(output, TIMES_ATTRIBUTE, times)
     return output
