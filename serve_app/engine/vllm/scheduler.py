@@ -96,6 +96,8 @@ class DepthScheduler(AsyncScheduler):
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
         self._began_s = self._updated_s = self._reported_s = 0.0
+        self._busy = False
+        """Whether requests were left over when the last step's output came: time from then on is lost to the host."""
         self._own_depth = 0  # of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -206,8 +208,7 @@ class DepthScheduler(AsyncScheduler):
         """See vLLM."""
         step = self._under_way.done(scheduler_output)
         now_s = time.monotonic()
-        seconds = now_s - max(step.began_s, self._updated_s) if step else None
-        self._updated_s = now_s
+        busy, updated_s, self._updated_s = self._busy, self._updated_s, now_s
         counts = self._counts(scheduler_output, model_runner_output)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         for group in outputs.values():
@@ -229,22 +230,25 @@ class DepthScheduler(AsyncScheduler):
         for request_id in self._freed:
             self._known.pop(request_id, None)
         self._freed.clear()
+        self._busy = self.has_unfinished_requests()
         if step is None:
             self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
         else:
+            began_s = updated_s if busy else max(step.began_s, updated_s)
             times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
+            idle_s = times.idle_s if times and busy else 0.0
             # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
             drafted = step.own_depth_before if self.use_v2_model_runner else step.own_depth
             self._controller.observe(
                 StepResult(
-                    seconds,
+                    now_s - began_s,
                     scheduler_output.total_num_scheduled_tokens,
                     times.depth if times else drafted,
                     counts,
                     decoding=len(step.reasons),
                     prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
                     ngram=self._looked_up(step, counts),
-                    verify_s=times.verify_s if times else None,
+                    verify_s=idle_s + times.verify_s if times else None,
                     draft_s=times.draft_s if times else None,
                 )
             )

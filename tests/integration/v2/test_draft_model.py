@@ -12,6 +12,8 @@ from tests.support.v2_on_cpu.engine import Ask, Batch, EngineSpec, Host, V2Engin
 
 PIECE = 24
 """Tokens of a step."""
+BLOCK = 32
+"""Tokens of a block of the KV cache."""
 KV_BLOCKS = 6
 """One stays empty; each of four requests needs three in the end."""
 
@@ -73,6 +75,20 @@ def test_after_a_rest_its_drafts_are_what_it_says_of_the_whole_text(engine: V2En
 
     check_answers(requests, batch)
     assert sum(check_drafts(requests, batch)) > 25
+
+
+def test_what_others_wrote_without_drafts_is_read_when_the_prefix_cache_gives_it(engine: V2Engine) -> None:
+    first = Ask("Hello there, how are", depths=(0,), max_tokens=24)
+    [reply] = engine.run([first]).replies
+    requests = [Ask(first.prompt + reply.text, depths=(3,), max_tokens=12)]
+    text = ids(requests[0].prompt)
+
+    batch = engine.run(requests)
+
+    assert text == ids(first.prompt) + reply.token_ids
+    assert batch.steps[0].scheduled == {0: len(text) - BLOCK}  # the others were in the cache
+    check_answers(requests, batch)
+    assert sum(check_drafts(requests, batch)) > 8
 
 
 def test_what_it_missed_is_read_in_pieces_of_a_step(engine: V2Engine) -> None:

@@ -179,6 +179,26 @@ def test_measured_times_come_before_the_interval(config: Any) -> None:
     assert result.step_s is not None
 
 
+def test_time_between_steps_counts_where_requests_waited_and_not_where_there_were_none(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("serve_app.engine.vllm.scheduler.time.monotonic", lambda: now_s)
+    driver = Driver(config)
+    times = StepTimes(verify_s=0.004, draft_s=0.002, depth=2, idle_s=0.5)
+    for _ in range(2):
+        now_s += 10
+        driver.add("a", 1, max_tokens=2)
+        for _ in range(2):
+            now_s += 0.5
+            step = driver.schedule()
+            now_s += 1
+            driver.update(step, times=times)
+
+    assert [result.step_s for result in driver.observed] == [1, 1.5] * 2
+    assert [result.verify_s for result in driver.observed] == [0.004, 0.504] * 2
+
+
 def test_the_worker_is_told_who_never_drafts_though_there_is_one_way_to_draft(config: Any) -> None:
     driver = Driver(config)
     driver.add("asked", 0, arguments={"speculation_k": 0})

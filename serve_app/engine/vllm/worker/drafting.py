@@ -72,6 +72,8 @@ class V2Drafting:
         """Begin a step. Those of vLLM's own warm-up were not scheduled, so they do not say who drafts."""
         self._without_own = getattr(scheduler_output, DRAFTS_ATTRIBUTE, frozenset())
         self._own_depth = getattr(scheduler_output, OWN_DEPTH_ATTRIBUTE, scheduler_output.num_spec_tokens_to_schedule)
+        if self._catch_up is not None:
+            self._catch_up.follow(scheduler_output)
         self._clock.begin()
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
