@@ -176,6 +176,8 @@ def simulate(
         factor *= OUTLIER if len(steps) == 1 or noise.random() < OUTLIERS else 1.0
         verify_s, draft_s = shape.verify_s(step) * factor, shape.draft_s(depth) * factor
         late = StepResult(verify_s + draft_s, batched, depth, outcomes, len(decoding), prefill)
+        if not prefill:
+            late = late._replace(uniform=step.uniform)
         if apart:
             late = late._replace(verify_s=verify_s, draft_s=draft_s)
         for name in ended:

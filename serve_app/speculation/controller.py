@@ -71,6 +71,9 @@ class StepResult(NamedTuple):
     """Time of the forward pass, s, where the worker measured it apart from drafting."""
     draft_s: float | None = None
     """Time of drafting, s, where the worker measured it apart."""
+    uniform: int | None = None
+    """Draft tokens that the step was scheduled to verify for each request, invalid ones included: vLLM pads these, so
+    they count for the graph. None: not the same for all, or prompt tokens in it."""
 
 
 _MOST_COME: Final = 0.98
@@ -81,12 +84,19 @@ _NEAR: Final = 0.06
 """What drafting all alike may seem to lose, of a step, and still be tried as far as the allowance goes."""
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
-ADVICE_STEPS: Final = 64
-"""Fewest steps that the advice is judged by."""
+ADVICE_STEPS: Final = 32
+"""Steps after which it is judged again whether an engine without speculation would be faster."""
+ADVICE_WINDOWS: Final = 2
+"""Judgements in a row that must speak for such an engine before it is advised."""
 _MOST_SEEN: Final = 256
-"""Most of them."""
+"""Latest steps by which it is judged: text changes."""
 WORTH: Final = 0.97
-"""Drafts are advised against if an engine without speculation takes less than this part of the time."""
+"""It is advised where it would take less than this part of the time."""
+WITHDRAWN: Final = 1.0
+"""The advice is withdrawn where it would take this part of the time or more."""
+_PLAIN_PAYS: Final = 1.4
+"""Time of steps with drafts that a plain step must have saved up, however much it loses: less than `SAVED_STEPS`, or a
+graph that only drafts have would never be compared with no drafts."""
 
 
 class SeenStep(NamedTuple):
@@ -134,6 +144,10 @@ class DepthController:
         self._taus_due = 0
         self._step = 0
         self._seen: deque[SeenStep] = deque(maxlen=_MOST_SEEN)
+        self._observed = 0
+        self._advice: str | None = None
+        self._advised = 0  # judgements in a row for an engine without speculation
+        self._both_ways = False
         self._search = Search.none()
         self._allowance = Allowance(STEP_S)
         # Due at once: the prior of the costs is the least certain thing.
@@ -158,6 +172,7 @@ class DepthController:
         tau = None if spec.tau == "auto" else spec.tau or 0.0
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
         self._choosers.discard(request_id)
+        self._both_ways = self._both_ways or spec.drafts is not None
         if spec.drafts in ("ngram", "auto"):
             self._choosers.add(request_id)
         way, other = self._way(category, "own", floor), None
@@ -300,6 +315,9 @@ class DepthController:
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
         self._time(result)
         self._seen.append(self._seen_step(result, total))
+        self._observed += 1
+        if self._observed % ADVICE_STEPS == 0:
+            self._advise()
 
     def _review(self, request: RequestState, size: int) -> None:
         """Decide who drafts for a request: the way that is expected to be faster, or for a few steps the other one."""
@@ -354,11 +372,28 @@ class DepthController:
 
     @property
     def advice(self) -> str | None:
-        """Why the engine should run without speculation, judged by its last steps; None: it should not, or too little
-        is known."""
-        if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
+        """Why the engine should run without speculation; None: it should not, or too little is known."""
+        return self._advice
+
+    def _advise(self) -> None:
+        """Judge by the latest steps whether the engine should run without speculation."""
+        ratio = self._off_ratio()
+        if ratio is None:
+            self._advised = 0
+            return
+        self._advised = self._advised + 1 if ratio < WORTH else 0
+        if ratio >= WITHDRAWN:
+            self._advice = None
+        elif self._advised >= ADVICE_WINDOWS:
+            self._advice = f"lately an engine without speculation would have taken {ratio:.2f} of the time"
+
+    def _off_ratio(self) -> float | None:
+        """Return the part of the latest steps' time that an engine without speculation would have taken, with a
+        standard error on top; None where the steps do not show it."""
+        if self._facts.draft == "always" and not self._apart:
             return None
         ours_s = plain_s = off_s = 0.0
+        iterations = 0 if self._apart else self._facts.iterations(0, self._k_max)
         for step in self._seen:
             ours_s += self._seconds(step.tokens, step.depth, step.captured)
             size = step.decoding
@@ -368,6 +403,7 @@ class DepthController:
                 captured = self._facts.captured(0, size, self._k_max)
                 alone_s = self._seconds(size, 0, captured)
                 plain_s += steps * alone_s
+                off_s += steps * alone_s * self._table.error(captured, iterations, size)
                 alone_s -= self._costs.in_graph.draft(0) + (0.0 if captured else self._costs.piecewise_s)
                 off_s += steps * alone_s
             if step.prefill_tokens:
@@ -376,10 +412,7 @@ class DepthController:
                 more_s -= self._costs.in_graph.verify(size) if size else 0.0
                 off_s += more_s
                 plain_s += more_s
-        ratio = off_s / min(ours_s, plain_s)
-        if ratio >= WORTH:
-            return None
-        return f"lately an engine without speculation would have taken {ratio:.2f} of the time"
+        return off_s / min(ours_s, plain_s)
 
     def _near_try(self, uniforms: list[Allocation], none: Allocation) -> Allocation | None:
         """Return an allocation that is nearly as good as no drafts, if the allowance covers its loss: running it shows
@@ -419,7 +452,7 @@ class DepthController:
         if self._table.is_known(self._facts.captured(0, none.tokens, self._k_max), iterations, none.tokens):
             return False
         lost_s = none.output / none.rate - none.output / best.rate
-        if lost_s > self._allowance.seconds:
+        if self._allowance.seconds < min(lost_s, _PLAIN_PAYS * best.seconds):
             return False
         self._allowance = self._allowance.spent(lost_s)
         self._plain = self._plain.failed(self._step)
@@ -523,9 +556,11 @@ class DepthController:
         """Learn one step's time. Lay the curve anew for another size of step, or after some more steps."""
         iterations = self._facts.iterations(result.depth, self._k_max)
         seconds = result.step_s
-        if result.verify_s is not None and result.draft_s is not None:
+        if result.verify_s is not None:
+            # With two ways to draft, no iterations may also mean that the entry's own draft did not run.
+            if result.draft_s is not None and (iterations or not self._both_ways):
+                self._table.observe_draft(result.draft_s, iterations)
             self._apart = True
-            self._table.observe_draft(result.draft_s, iterations)
             seconds, iterations = result.verify_s, 0
         if seconds is None:
             return
@@ -539,9 +574,7 @@ class DepthController:
     def _is_captured(self, result: StepResult) -> bool:
         if self._facts.graph == "none" or result.prefill:
             return False
-        widths = {drafted for drafted, _ in result.requests.values()}
-        uniform = widths.pop() if len(widths) == 1 else None
-        return self._facts.captured(uniform, result.batched_tokens, self._k_max)
+        return self._facts.captured(result.uniform, result.batched_tokens, self._k_max)
 
     @property
     def _mixed_cost(self) -> StepCost:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log, log2, sqrt
+from math import hypot, log, log2, sqrt
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
@@ -44,6 +44,10 @@ NOISE: Final = 0.03
 """Least relative scatter that step times are taken to have."""
 MODEL_ERROR: Final = 0.01
 """How far the time of like steps is from any convex curve, relative."""
+NEVER_RUN_ERROR: Final = 0.3
+"""How far the prediction for steps that were never run may be from the truth, relative."""
+HARDLY_RUN_ERROR: Final = 0.1
+"""The same for steps that ran fewer than `_FIRST_STEPS` times: chance may have made them all slow."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
 SPEED_GAIN: Final = 0.15
@@ -56,6 +60,8 @@ _EXACT_TOKENS: Final = 8
 """Up to this many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS: Final = 3
 """Of a cell's first steps the fastest counts: chance, a compile or a page fault only make steps slower."""
+KNOWN_STEPS: Final = 12
+"""A cell of that many steps needs no further steps run for its sake: its first ones are biased low."""
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
@@ -168,7 +174,16 @@ class CostTable:
     def is_known(self, captured: bool, iterations: int, tokens: float) -> bool:
         """Return whether like steps were measured often enough."""
         cell = self._cells.get(Key.of(captured, iterations, tokens))
-        return cell is not None and cell.seen >= _FIRST_STEPS
+        return cell is not None and cell.seen >= KNOWN_STEPS
+
+    def error(self, captured: bool, iterations: int, tokens: float) -> float:
+        """Return the relative standard error of the predicted time of such steps."""
+        cell = self._cells.get(Key.of(captured, iterations, tokens))
+        if cell is None:
+            return NEVER_RUN_ERROR
+        if cell.seen < _FIRST_STEPS:
+            return HARDLY_RUN_ERROR
+        return hypot(self._scatter / sqrt(cell.seen), MODEL_ERROR)
 
     @property
     def cells(self) -> Mapping[Key, Cell]:
@@ -218,8 +233,9 @@ class CostTable:
         return False
 
     def observe_draft(self, seconds: float, iterations: int) -> None:
-        """Learn the time of drafting, where it was measured apart."""
-        if not (iterations > 0 and 0 <= seconds <= _LONGEST_S and self.steps > 1):
+        """Learn the time of drafting, where it was measured apart. Drafting nothing takes time as well: an EAGLE head
+        reads the step's hidden states all the same."""
+        if not (iterations >= 0 and 0 <= seconds <= _LONGEST_S and self.steps > 1):
             return
         seconds /= self._speed
         cell = self._draft_cells.get(iterations)
@@ -256,11 +272,13 @@ class CostTable:
     def _fit(self, marks: Sequence[Mark]) -> None:
         """Find the times of a draft iteration and of a step without a graph with which a curve fits the cells best."""
         unit = min([cell.seconds for cell in self._cells.values()])
-        apart = sum([cell.seen * cell.tokens for cell in self._draft_cells.values()])
+        # What drafting nothing takes is no part of an iteration.
+        drafted = [cell for iterations, cell in self._draft_cells.items() if iterations]
+        apart = sum([cell.seen * cell.tokens for cell in drafted])
         whole = not apart and any(key.iterations for key in self._cells)
         if apart:
-            most = sum([cell.seen for cell in self._draft_cells.values()]) * _DRAFT_TRUST * unit
-            mean_s = sum([cell.seen * cell.seconds for cell in self._draft_cells.values()]) / apart
+            most = sum([cell.seen for cell in drafted]) * _DRAFT_TRUST * unit
+            mean_s = sum([cell.seen * cell.seconds for cell in drafted]) / apart
             self.draft_s = min(mean_s, most)
         elif not whole:
             self.draft_s = DRAFT_SHARE * unit
@@ -275,12 +293,13 @@ class CostTable:
                 self.piecewise_s = _nearby(lambda more_s: _misfit(marks, more_s, self.draft_s, unit), now, fresh)
 
     def _drafting_s(self, depth: int) -> float:
-        """Return the time of drafting, s, at speed 1."""
+        """Return the time of drafting, s, at speed 1: never less than that of drafting nothing."""
         iterations = self._facts.iterations(depth, self._k_max)
-        model, cell = self.draft_s * iterations, self._draft_cells.get(iterations)
+        least_s = self._drafting_s(0) if depth and self._facts.iterations(0, self._k_max) == 0 else 0.0
+        model, cell = max(least_s, self.draft_s * iterations), self._draft_cells.get(iterations)
         if cell is None or cell.seen < _FIRST_STEPS:
             return model
-        return model + (cell.seconds - model) * cell.seen / (cell.seen + PRIOR_STEPS)
+        return max(least_s, model + (cell.seconds - model) * cell.seen / (cell.seen + PRIOR_STEPS))
 
     def _marks(self) -> list[Mark]:
         """Return what the cells say of the verify time by tokens; cells of about as many tokens joined."""

@@ -273,3 +273,37 @@ def test_any_steps_keep_all_costs_finite_and_the_curve_rising(
         assert all(0 < less <= more * (1 + 1e-9) for less, more in pairwise(times))
     assert isfinite(table.piecewise_s)
     assert all(isfinite(each) for each in costs.corrections.values())
+
+
+# --- drafting measured apart ---
+
+
+def test_drafting_nothing_costs_what_was_measured_and_is_no_part_of_an_iteration() -> None:
+    table = CostTable(NO_GRAPHS, K_MAX)
+    learned([StepTime(0.010, 4, False, 0)] * 10, table)
+    for _ in range(200):
+        table.observe_draft(0.001, 0)
+        table.observe_draft(0.002, 2)
+    costs = table.cost().in_graph
+    assert costs.draft(0) == pytest.approx(0.001, rel=0.05)
+    assert costs.draft(2) == pytest.approx(0.002, rel=0.05)
+    assert costs.draft(4) == pytest.approx(0.004, rel=0.05)
+
+
+def test_drafts_of_unmeasured_depth_are_not_cheaper_than_none() -> None:
+    table = CostTable(NO_GRAPHS, K_MAX)
+    learned([StepTime(0.010, 4, False, 0)] * 10, table)
+    for _ in range(50):
+        table.observe_draft(0.004, 0)
+    costs = table.cost().in_graph
+    assert all(one <= other for one, other in pairwise(costs.drafts_s))
+
+
+def test_the_more_often_steps_were_run_the_less_their_time_may_be_wrong() -> None:
+    table = CostTable(NO_GRAPHS, K_MAX)
+    errors = [table.error(False, 0, 4)]
+    for count in (3, 3, 50):
+        learned([StepTime(0.010, 4, False, 0)] * count, table)
+        errors.append(table.error(False, 0, 4))
+    assert errors == sorted(errors, reverse=True)
+    assert len(set(errors)) == 4
