@@ -61,7 +61,8 @@ _EXACT_TOKENS: Final = 8
 _FIRST_STEPS: Final = 3
 """Of a cell's first steps the fastest counts: chance, a compile or a page fault only make steps slower."""
 KNOWN_STEPS: Final = 12
-"""A cell of that many steps needs no further steps run for its sake: its first ones are biased low."""
+"""Steps without a graph, on an engine that has some, are known after so many: what a graph saves is a difference of
+two large times, and a cell's first steps are biased low."""
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
@@ -174,7 +175,8 @@ class CostTable:
     def is_known(self, captured: bool, iterations: int, tokens: float) -> bool:
         """Return whether like steps were measured often enough."""
         cell = self._cells.get(Key.of(captured, iterations, tokens))
-        return cell is not None and cell.seen >= KNOWN_STEPS
+        least = KNOWN_STEPS if self._graphs and not captured else _FIRST_STEPS
+        return cell is not None and cell.seen >= least
 
     def error(self, captured: bool, iterations: int, tokens: float) -> float:
         """Return the relative standard error of the predicted time of such steps."""
