@@ -260,10 +260,10 @@ class DepthScheduler(AsyncScheduler):
     @staticmethod
     def _uniform(step: StepUnderWay, scheduler_output: SchedulerOutput) -> int | None:
         """Return the draft tokens that were scheduled for every request; None: not as many for all, or a prompt."""
-        widths = set(scheduler_output.num_scheduled_tokens.values())
+        widths: set[int] = set(scheduler_output.num_scheduled_tokens.values())
         if len(step.reasons) < len(scheduler_output.num_scheduled_tokens) or len(widths) != 1:
             return None
-        return widths.pop() - 1
+        return next(iter(widths)) - 1
 
     def _looked_up(self, step: StepUnderWay, counts: Mapping[str, tuple[int, int]]) -> frozenset[str]:
         """Return the requests whose verified drafts came from n-gram lookup beside an own draft."""
