@@ -44,10 +44,6 @@ NOISE: Final = 0.03
 """Least relative scatter that step times are taken to have."""
 MODEL_ERROR: Final = 0.01
 """How far the time of like steps is from any convex curve, relative."""
-NEVER_RUN_ERROR: Final = 0.3
-"""How far the prediction for steps that were never run may be from the truth, relative."""
-HARDLY_RUN_ERROR: Final = 0.1
-"""The same for steps that ran fewer than `_FIRST_STEPS` times: chance may have made them all slow."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
 SPEED_GAIN: Final = 0.15
@@ -179,13 +175,10 @@ class CostTable:
         return cell is not None and cell.seen >= least
 
     def error(self, captured: bool, iterations: int, tokens: float) -> float:
-        """Return the relative standard error of the predicted time of such steps."""
+        """Return the relative standard error of the predicted time of such steps. Those that never ran are predicted
+        from others, about as well as from one of their own."""
         cell = self._cells.get(Key.of(captured, iterations, tokens))
-        if cell is None:
-            return NEVER_RUN_ERROR
-        if cell.seen < _FIRST_STEPS:
-            return HARDLY_RUN_ERROR
-        return hypot(self._scatter / sqrt(cell.seen), MODEL_ERROR)
+        return hypot(self._scatter / sqrt(cell.seen if cell else 1.0), MODEL_ERROR)
 
     @property
     def cells(self) -> Mapping[Key, Cell]:
