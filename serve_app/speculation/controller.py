@@ -117,7 +117,8 @@ class DepthController:
     in vLLM's asynchronous scheduling.
 
     Its exploration is bounded. Probes and plain steps together take at most `exploration_share` of the predicted engine
-    time (and `SAVED_STEPS` steps and what one plain step loses once), and a request is probed at most once in `FIRST_INTERVAL_STEPS` steps.
+    time (and once `SAVED_STEPS` steps and what one plain step loses), and a request is probed at most once in
+    `FIRST_INTERVAL_STEPS` steps.
 
     Args:
         k_max: most draft tokens of a request in a step.
