@@ -35,7 +35,7 @@ outcomes = st.integers(1, K_MAX).flatmap(lambda drafted: st.tuples(st.just(draft
 def never_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fades, so that estimates are those of the closed forms."""
     monkeypatch.setattr(acceptance, "MEMORY_TRIALS", 1e12)
-    monkeypatch.setattr(acceptance, "REQUEST_MEMORY_TRIALS", 1e12)
+    monkeypatch.setattr(acceptance, "_KEPT", ((1.0, 1.0),) * (K_MAX + 1))
 
 
 def seen(evidence: CategoryEvidence, *steps: tuple[int, int]) -> CategoryEvidence:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from router.registry import Drafts
 from router.spec_params import SpecParams
+from serve_app.speculation.advice import JUDGED_EVERY, JUDGEMENTS
 from serve_app.speculation.batch import Decision, Reason
-from serve_app.speculation.controller import ADVICE_STEPS, ADVICE_WINDOWS, DepthController, StepResult
+from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -164,9 +165,9 @@ def test_no_advice_before_enough_was_seen() -> None:
 def test_advice_needs_two_windows_of_steps_and_is_withdrawn_where_drafts_pay() -> None:
     engine = Engine(EngineFacts(graph="k_max", draft="always"), piecewise_s=0.0015, draft_s=0.002)
     engine.add("a", 0.2)
-    engine.run(ADVICE_STEPS * ADVICE_WINDOWS - 1)
+    engine.run(JUDGED_EVERY * JUDGEMENTS - 1)
     assert engine.controller.learned().advice is None
-    engine.run(ADVICE_STEPS * 3)
+    engine.run(JUDGED_EVERY * 3)
     assert engine.controller.learned().advice == "no_drafts"
     engine.acceptance["a"] = 0.95
     engine.run(600)
@@ -200,13 +201,11 @@ def test_the_time_of_verifying_is_used_also_where_that_of_drafting_is_missing() 
     assert [cell.seconds for cell in controller._table.cells.values()] == pytest.approx([0.01])
 
 
-@pytest.mark.parametrize(("drafts", "seconds"), [(None, 0.002), ("own", 0.0)])
-def test_what_drafting_nothing_takes_is_learned_unless_the_own_draft_may_have_rested(
-    drafts: Drafts | None, seconds: float
-) -> None:
-    step = StepResult(0.012, 1, 0, {"a": (0, 0)}, 1, prefill=False, verify_s=0.01, draft_s=0.002)
-    controller = shown([step] * 200, EngineFacts(), drafts=drafts)
-    assert controller._costs.in_graph.draft(0) == pytest.approx(seconds, rel=0.05)
+@pytest.mark.parametrize("draft_s", [0.002, None], ids=["ran", "rested"])
+def test_what_a_head_takes_at_k_0_is_learned_where_it_ran(draft_s: float | None) -> None:
+    step = StepResult(0.012, 1, 0, {"a": (0, 0)}, 1, prefill=False, verify_s=0.01, draft_s=draft_s)
+    controller = shown([step] * 200, EngineFacts())
+    assert controller._table.costs.in_graph.draft(0) == pytest.approx(draft_s or 0.0, rel=0.05)
 
 
 # --- tau: auto ---
