@@ -15,8 +15,7 @@ from bench.closed_loop.shapes import Shape, Step
 from bench.closed_loop.texts import Text
 from router.spec_params import SpecParams
 from serve_app.speculation.controller import DepthController, StepResult
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 NOISE: Final = 0.03
 """Relative scatter of the step times that the policy sees (lognormal)."""

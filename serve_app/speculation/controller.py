@@ -16,7 +16,6 @@ from serve_app.speculation.allocation import Allocation, Search
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, sort_batch
 from serve_app.speculation.cost import STEP_S, CostTable, StepTime
 from serve_app.speculation.drafters import KNOWN_TRIALS, Choice, Way
-from serve_app.speculation.engine_facts import EngineFacts
 from serve_app.speculation.exploration import (
     Allowance,
     Backoff,
@@ -27,7 +26,7 @@ from serve_app.speculation.exploration import (
     lost_s,
     near_trial,
 )
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState, break_even
 
 IDLE_PROBE_TOKENS: Final = 1

@@ -26,7 +26,7 @@ from math import hypot, log, log2, sqrt
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
-from serve_app.speculation.engine_facts import EngineFacts
+from serve_app.speculation.settings import EngineFacts
 
 STEP_S: Final = 0.02
 """Time of a step before any was seen, s: sets the scale."""

@@ -15,8 +15,7 @@ from router.spec_params import SpecParams
 from serve_app.speculation.advice import JUDGED_EVERY, JUDGEMENTS
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 K_MAX = 4
 FORWARD_S = 0.010

@@ -331,7 +331,9 @@ def test_impossible_counts_teach_the_same_as_the_nearest_possible_ones(
         controller.add("a", SpecParams(k="auto"), "code")
         controller.decide(["a"], 0)
         controller.observe(StepResult(0.01, 3, 0, {"a": seen}, 1, prefill=False))
-        learned.append((controller._categories["code", "own"].evidence, controller._table.costs, controller._drafted_tokens))
+        learned.append(
+            (controller._categories["code", "own"].evidence, controller._table.costs, controller._drafted_tokens)
+        )
     assert learned[0] == learned[1]
     assert learned[0][2] == nearest[0]
 

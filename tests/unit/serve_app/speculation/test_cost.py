@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from serve_app.speculation.cost import Costs, CostTable, Key, StepTime
 from serve_app.speculation.cost_curve import Point, convex_fit, verify_curve
-from serve_app.speculation.engine_facts import EngineFacts
+from serve_app.speculation.settings import EngineFacts
 
 K_MAX = 8
 NO_GRAPHS = EngineFacts()
