@@ -103,12 +103,13 @@ class StepCounts:
         self.contrast = 0.0
         """Sum over these of (quick estimate - steady estimate) squared."""
 
-    def add(self, drafted: int, accepted: int, steady: float, quick: float | None) -> None:
-        """Add one request's outcome, and its two estimates of position 0 before; quick is None where it was too old."""
+    def add(self, drafted: int, accepted: int, belief: Belief | None) -> None:
+        """Add one request's outcome, and what was believed of it before; None: that is too old to compare it."""
         self.ended[accepted] += 1
         if accepted < drafted:
             self.rejected[accepted] += 1
-        if quick is not None:
+        if belief is not None:
+            steady, quick, _ = belief
             contrast = quick - steady
             self.compared += 1
             self.product += ((1.0 if accepted else 0.0) - steady) * contrast
@@ -195,8 +196,8 @@ class CategoryState:
         """Of the evidence when enough of it was new for the last time."""
         self.curves: dict[tuple[int, float], Curve] = {}
         """By level and floor, for the profile."""
-        self.counts: StepCounts | None = None
-        """Of the step being observed; None: nothing yet."""
+        self.counts = StepCounts(k_max)
+        """Of the step being observed."""
         self.tau: float | None = None
         """Acceptance rate (0-1) below which drafts do not pay on this engine at this load; None: too little is known.
         """
@@ -220,11 +221,12 @@ class CategoryState:
 
     def learn(self) -> None:
         """Take in the step's counts; renew the profile when there are enough new trials."""
-        counts, self.counts = self.counts, None
-        if counts is None:
+        outcomes = sum(self.counts.ended)
+        if not outcomes:
             return
-        self.evidence = self.evidence.after(counts)
-        self.new_trials += sum(counts.ended)
+        self.evidence = self.evidence.after(self.counts)
+        self.counts = StepCounts(len(self.evidence.trials))
+        self.new_trials += outcomes
         if self.new_trials >= GROWTH * self.evidence.trials[0]:
             self.profile = self.evidence.profile()
             self.curves.clear()
@@ -277,10 +279,10 @@ class Evidence(NamedTuple):
         """Return the posterior as of this step."""
         last, accepted, trials, expected, quick_accepted, quick_trials, quick_expected = self
         odds, _, first, quickness = profile
-        # Forgotten evidence is the same as a heavier prior.
         prior, quick_prior = REQUEST_PRIOR_TRIALS, QUICK_PRIOR_TRIALS
         idle = step - last - 1
         if idle > 0:
+            # Forgotten evidence is the same as a heavier prior.
             prior *= exp(min(_FORGOTTEN, idle / REQUEST_IDLE_STEPS))
             quick_prior *= exp(min(_FORGOTTEN, idle / QUICK_IDLE_STEPS))
         first_odds = odds[0]
@@ -290,19 +292,16 @@ class Evidence(NamedTuple):
         steady = likely / (likely + (trials - accepted + misses) * (expected + hits))
 
         hits = quick_prior * first
-        likely = (
-            first_odds * (quick_accepted + quick_prior * steady) * (quick_trials - quick_expected + quick_prior - hits)
-        )
-        unlikely = (quick_trials - quick_accepted + quick_prior * (1 - steady)) * (quick_expected + hits)
-        quick = likely / (likely + unlikely)
+        prior = quick_prior * steady
+        likely = first_odds * (quick_accepted + prior) * (quick_trials - quick_expected + quick_prior - hits)
+        quick = likely / (likely + (quick_trials - quick_accepted + quick_prior - prior) * (quick_expected + hits))
 
         mixed = steady + quickness * (quick - steady)
         if mixed > _CERTAIN:
             mixed = _CERTAIN
         elif mixed < 1 - _CERTAIN:
             mixed = 1 - _CERTAIN
-        values = (steady, quick, round(log(mixed / (1 - mixed)) / LEVEL))
-        return tuple.__new__(Belief, values)
+        return tuple.__new__(Belief, (steady, quick, round(log(mixed / (1 - mixed)) / LEVEL)))
 
 
 class Belief(NamedTuple):

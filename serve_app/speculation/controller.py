@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from router.observation import Learned
 from router.registry import Drafts
 from router.spec_params import SpecParams
-from serve_app.speculation.acceptance import CategoryState, StepCounts
+from serve_app.speculation.acceptance import CategoryState
 from serve_app.speculation.advice import Advisor, SeenStep
 from serve_app.speculation.allocation import Allocation, Search
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, sort_batch
@@ -241,9 +241,8 @@ class DepthController:
 
         Impossible counts are taken as the nearest possible ones (`possible_counts`).
         """
-        touched: list[CategoryState] = []
         total = emitted = 0
-        requests, ngram, k_max = self._requests, result.ngram, self._k_max
+        requests, ngram, k_max, step, share = self._requests, result.ngram, self._k_max, self._step, self._share
         for request_id, (drafted, accepted) in result.requests.items():
             if not 0 <= accepted <= drafted <= k_max:
                 drafted, accepted = possible_counts(drafted, accepted, k_max)
@@ -255,14 +254,16 @@ class DepthController:
                     continue
                 drafted = 1  # a lookup that found nothing is as good as a rejected draft
             total += drafted
-            if request is not None and (request.way.drafts == "ngram") == looked_up:
-                category = request.way.category
-                if category.counts is None:
-                    category.counts = StepCounts(k_max)
-                    touched.append(category)
-                self._learn(request, category.counts, drafted, accepted)
-        for category in touched:
-            category.learn()
+            if request is None or (request.way.drafts == "ngram") != looked_up:
+                continue
+            request.way.learn(drafted, accepted, step, request.floor, share)
+            if request.tau_state is not None:
+                request.tau_state = request.tau_state.after(request.tau_now, drafted, accepted, step)
+            if request.probing:
+                request.probing = False
+                request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
+        for state in self._categories.values():
+            state.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
         captured = not result.prefill and self._facts.captured(result.uniform, result.batched_tokens, k_max)
         self._time(result, captured)
@@ -277,20 +278,6 @@ class DepthController:
             ),
             self._table,
         )
-
-    def _learn(self, request: RequestState, counts: StepCounts, drafted: int, accepted: int) -> None:
-        """Learn one request's outcome, of at least one draft token: for its category, belief, tau and probe."""
-        step, way = self._step, request.way
-        # Where the text has moved on since the two estimates were made, comparing them teaches nothing.
-        steady, quick, _ = way.belief
-        counts.add(drafted, accepted, steady, quick if way.evidence.step >= step - 2 else None)
-        way.evidence = way.evidence.after(way.category.profile, drafted, accepted, step)
-        way.believe(step, request.floor, self._share)
-        if request.tau_state is not None:
-            request.tau_state = request.tau_state.after(request.tau_now, drafted, accepted, step)
-        if request.probing:
-            request.probing = False
-            request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
 
     def _time(self, result: StepResult, captured: bool) -> None:
         """Learn one step's time."""

@@ -48,6 +48,16 @@ class Way:
         belief = evidence.belief(category.profile, step)
         return cls(drafts, category, evidence, belief, category.curve(belief.level, floor, share))
 
+    def learn(self, drafted: int, accepted: int, step: int, floor: float, share: float) -> None:
+        """Learn the outcome of at least one draft token, for the category and for the request; see `believe`."""
+        category, before = self.category, self.evidence
+        # Where the text has moved on since the two estimates were made, comparing them teaches nothing.
+        category.counts.add(drafted, accepted, self.belief if before.step >= step - 2 else None)
+        profile = category.profile
+        self.evidence = evidence = before.after(profile, drafted, accepted, step)
+        self.belief = belief = evidence.belief(profile, step)
+        self.curve = category.curve(belief.level, floor, share)
+
     def believe(self, step: int, floor: float, share: float) -> None:
         """Form the belief again: after new evidence, time, or a new profile of the category.
 
