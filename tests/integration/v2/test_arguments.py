@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from router.registry import ChainEntry, Tier
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 GRAPHS = EngineFacts(graph="per_k", graph_tokens=512)
 
