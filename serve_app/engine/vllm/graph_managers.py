@@ -24,6 +24,8 @@ from serve_app.engine.vllm.decode_graphs import decode_graphs, piecewise_sizes
 class _EveryDepth(CudaGraphManager):
     """See the module. Graphs that are not for one depth (`uniform_token_count`) stay as vLLM has them."""
 
+    _capture_descs: dict[CUDAGraphMode, list[Any]]
+
     def _init_candidates(self) -> None:
         super()._init_candidates()
         whole = self._capture_descs.get(CUDAGraphMode.FULL, [])
