@@ -79,7 +79,7 @@ def test_after_a_rest_its_drafts_are_what_it_says_of_the_whole_text(engine: V2En
 def test_what_others_wrote_without_drafts_is_read_when_the_prefix_cache_gives_it(engine: V2Engine) -> None:
     first = Ask("Hello there, how are", depths=(0,), max_tokens=24)
     [reply] = engine.run([first]).replies
-    requests = [Ask(first.prompt + reply.text, depths=(3,), max_tokens=12)]
+    requests = [Ask(first.prompt + reply.text, depths=(3,), max_tokens=20)]
     text = ids(requests[0].prompt)
 
     batch = engine.run(requests)
@@ -87,7 +87,7 @@ def test_what_others_wrote_without_drafts_is_read_when_the_prefix_cache_gives_it
     assert text == ids(first.prompt) + reply.token_ids
     assert batch.steps[0].scheduled == {0: len(text) - BLOCK}  # the others were in the cache
     check_answers(requests, batch)
-    assert check_drafts_once_caught_up(requests, batch) > 8
+    assert check_drafts_once_caught_up(requests, batch) > 6
 
 
 def test_what_it_missed_is_read_in_pieces_of_a_step(engine: V2Engine) -> None:
