@@ -37,9 +37,6 @@ _FIRST_PLAIN_STEPS: Final = 8
 """Steps between the first two steps without drafts that measure what drafts cost."""
 _MOST_PLAIN_STEPS: Final = 512
 """Most steps between such plain steps (they back off, doubling each time)."""
-_PLAIN_PAYS: Final = 1.4
-"""Time of steps with drafts that a plain step must have saved up, however much it loses: less than `SAVED_STEPS`, or a
-graph that only drafts have would never be compared with no drafts."""
 _SHARE_KEEP: Final = exp(-1 / 100)
 """What a step leaves of the measured share of requested drafts that come: older ones fade by e in 100 steps."""
 _DRAFT_DELAY: Final = 4
@@ -88,8 +85,7 @@ class DepthController:
     in vLLM's asynchronous scheduling.
 
     Its exploration is bounded. Probes and plain steps together take at most `exploration_share` of the predicted engine
-    time (and once `SAVED_STEPS` steps and what one plain step loses), and a request is probed at most once in
-    `FIRST_INTERVAL_STEPS` steps.
+    time (and `SAVED_STEPS` steps once), and a request is probed at most once in `FIRST_INTERVAL_STEPS` steps.
 
     Args:
         k_max: most draft tokens of a request in a step.
@@ -266,28 +262,28 @@ class DepthController:
             state.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
         captured = not result.prefill and self._facts.captured(result.uniform, result.batched_tokens, k_max)
-        self._time(result, captured)
-        self._advisor.observe(
-            SeenStep(
-                decoding=result.decoding,
-                emitted=result.decoding + emitted,
-                prefill_tokens=max(0, result.batched_tokens - result.decoding - total),
-                tokens=result.batched_tokens,
-                depth=result.depth,
-                captured=captured,
-            ),
-            self._table,
-        )
+        if self._timed(result, captured):
+            prefill_tokens = max(0, result.batched_tokens - result.decoding - total)
+            seen = SeenStep(
+                result.decoding,
+                result.decoding + emitted,
+                prefill_tokens,
+                result.batched_tokens,
+                result.depth,
+                captured,
+            )
+            self._advisor.observe(seen, self._table)
 
-    def _time(self, result: StepResult, captured: bool) -> None:
-        """Learn one step's time."""
+    def _timed(self, result: StepResult, captured: bool) -> bool:
+        """Learn one step's time. Return whether that taught something."""
         iterations = self._facts.iterations(result.depth, self._k_max)
         seconds = result.step_s
         if result.verify_s is not None:
             self._table.observe_apart(result.draft_s, iterations)
             seconds, iterations = result.verify_s, 0
-        if seconds is not None:
-            self._table.observe(StepTime(seconds, result.batched_tokens, captured, iterations))
+        return seconds is not None and self._table.observe(
+            StepTime(seconds, result.batched_tokens, captured, iterations)
+        )
 
     def _choose(self, known: Sequence[RequestState]) -> None:
         """Choose who drafts for the requests that leave it open, where that is due."""
@@ -350,7 +346,7 @@ class DepthController:
         if self._table.is_known(self._table.costs.key(none.tokens, 0, captured)):
             return False
         lost = lost_s(none, best.rate)
-        if self._allowance.seconds < min(lost, _PLAIN_PAYS * best.seconds):
+        if lost > self._allowance.seconds:
             return False
         self._allowance = self._allowance.spent(lost)
         self._plain = self._plain.failed(self._step)

@@ -55,10 +55,7 @@ PRIOR_STEPS: Final = 2.0
 _EXACT_TOKENS: Final = 8
 """Up to this many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS: Final = 3
-"""Of a cell's first steps the fastest counts: chance, a compile or a page fault only make steps slower."""
-KNOWN_STEPS: Final = 12
-"""Steps without a graph, on an engine that has some, are known after so many: what a graph saves is a difference of
-two large times, and a cell's first steps are biased low."""
+"""A cell is known after so many steps. Until then one of them may have waited for a compile or a page fault."""
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
@@ -75,9 +72,9 @@ _WITHIN: Final = 0.02
 _MOST_RISE: Final = 1.25
 """Time per token rises by this factor at most, from cell to cell (kernels work by tiles)."""
 _MOST_MISFIT: Final = OUTLIER * OUTLIER
-_FAR: Final = 1.7
-_NEAR: Final = 1.05
-"""Factors by which the search for a time moves."""
+_MOVES: Final = (1.7, 1.2, 1.05)
+"""Factors by which the search for a time moves, the first only at the beginning. The second leaves most valleys that
+are not the deepest."""
 _MOST_STEPS_A_FIT: Final = 8
 """Most steps for which a fit is used; fewer while the costs are still being learned."""
 _FIRST_FITS: Final = 50
@@ -118,6 +115,8 @@ class Cell:
     """At speed 1."""
     seen: float
     """How many steps, as far as remembered."""
+    first: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and tokens of the first `_FIRST_STEPS` steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +207,7 @@ class CostTable:
     def is_known(self, key: Key) -> bool:
         """Return whether steps of that cell were measured often enough."""
         cell = self._cells.get(key)
-        least = KNOWN_STEPS if self._graphs and not key.captured else _FIRST_STEPS
-        return cell is not None and cell.seen >= least
+        return cell is not None and cell.seen >= _FIRST_STEPS
 
     def error(self, key: Key) -> float:
         """Return the relative standard error of the predicted time of steps of that cell. Those that never ran are
@@ -222,15 +220,21 @@ class CostTable:
         """The table."""
         return self._cells
 
-    def observe(self, seen: StepTime) -> None:
-        """Learn one step's time. One that is no step's (not positive, or of a machine that slept) changes nothing."""
+    def observe(self, seen: StepTime) -> bool:
+        """Learn one step's time. Return whether it taught something.
+
+        One that is no step's (not positive, or of a machine that slept) does not. Nor does an engine's first step: it
+        waits for compilation.
+        """
         if not (_SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
-            return
+            return False
         self._steps += 1
-        # The first step of an engine waits for compilation.
-        if self._steps > 1 and (self._took_in(seen) or self._steps >= self._due):
+        if self._steps == 1:
+            return False
+        if self._took_in(seen) or self._steps >= self._due:
             self.costs = self.refit()
             self._due = self._steps + min(_MOST_STEPS_A_FIT, 1 + self._steps // 50)
+        return True
 
     def observe_apart(self, draft_s: float | None, iterations: int) -> None:
         """Learn the time of drafting, s, which the worker measures apart; None: not of this step."""
@@ -244,15 +248,16 @@ class CostTable:
         seconds = seen.seconds / self._speed
         cell = self._cells.get(key)
         if cell is None:
-            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0)
+            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, [(seconds, float(seen.tokens))])
             return True
         more_tokens = seen.tokens - cell.tokens
         slope_s = self.costs.in_graph.at(cell.tokens)[1] if more_tokens else 0.0
         expected = max(cell.seconds + more_tokens * slope_s / self._speed, _LEAST_PART * cell.seconds)
         deviation = seconds / expected - 1
         if cell.seen < _FIRST_STEPS:
-            if deviation < 0:
-                cell.tokens, cell.seconds = float(seen.tokens), seconds
+            cell.first.append((seconds, float(seen.tokens)))
+            # The median: a compile or a page fault makes a step much slower. Of two the faster one.
+            cell.seconds, cell.tokens = sorted(cell.first)[(len(cell.first) - 1) // 2]
             cell.seen += 1
             return False
         # Only slow steps are clipped: chance does not make a step fast.
@@ -442,7 +447,7 @@ def _softened(square: float) -> float:
 def _nearby(misfit: Callable[[float], float], now: float, fresh: bool) -> float:
     """Return a time at which the misfit is less or least: climb from `now`, from afar while all is `fresh`."""
     least = misfit(now)
-    for factor in (_FAR, _NEAR) if fresh else (_NEAR,):
+    for factor in _MOVES if fresh else _MOVES[1:]:
         for step in (factor, 1 / factor):
             moved = False
             while (other := misfit(now * step)) < least and _SHORTEST_S < now < _LONGEST_S:

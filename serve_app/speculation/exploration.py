@@ -59,8 +59,7 @@ class Backoff(NamedTuple):
 class Allowance(NamedTuple):
     """Seconds that may be lost to exploration: a share of the engine's time, saved up for a few steps at most.
 
-    Bound: over any time, the expected loss is at most `share` of it plus `SAVED_STEPS` steps, and once what a single
-    loss takes beyond the allowance: it is then negative, and nothing is spent until that is earned.
+    Bound: over any time, the expected loss is at most `share` of it plus `SAVED_STEPS` steps.
     """
 
     seconds: float
@@ -70,7 +69,7 @@ class Allowance(NamedTuple):
         return Allowance(min(SAVED_STEPS * step_s, self.seconds + share * step_s))
 
     def spent(self, seconds: float) -> Allowance:
-        """Return the allowance after a loss. A gain costs nothing and earns nothing."""
+        """Return the allowance after a loss, which it must cover. A gain costs nothing and earns nothing."""
         return Allowance(self.seconds - max(0.0, seconds))
 
 
