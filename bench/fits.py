@@ -65,7 +65,7 @@ def _cells(tier: Tier, entry: ChainEntry) -> Iterator[str]:
     yield str(entry.max_model_len)
     yield from (f"{budget.total:.1f}", f"{budget.allowed:.1f}") if budget else ("?", "?")
     yield f"{expected(entry.target, gpu, parallel).tokens_per_s:.0f}"
-    yield f"{usd_per_million(tier.price_usd_per_hour, step_ms(entry.target, gpu, parallel, BATCH), BATCH):.2f}"
+    yield f"{usd_per_million(tier.price_usd_per_hour, step_ms(entry.target, gpu, parallel, BATCH), BATCH):.2g}"
 
 
 def _path(name: str) -> str:

@@ -16,8 +16,9 @@ Other: TypeAlias = "Callable[[Callable[[TierName, Recipe], bool]], dict[TierName
 """The best plan of which each tier's recipe is allowed; None: there is none."""
 _LARGER: Final = 1.5
 """A model counts as larger than ultra's from this factor on."""
-_FREE: Final = 0.25
-"""From so much of a card on, what stays idle is said."""
+_UNVERIFIED: Final = "unverified"
+_FREE: Final = 25
+"""From so many hundredths of a card on, what stays idle is said."""
 _NAMED: Final = 2
 """So many larger models are named, the next in size."""
 
@@ -28,7 +29,7 @@ def reasons(name: TierName, chosen: Mapping[TierName, Recipe], other: Other) -> 
     yield _why_this_model(name, chosen, other)
     if recipe.cards:
         where = f"each of {recipe.cards} cards" if recipe.cards > 1 else "a card of its own"
-        yield f"It needs {recipe.need_gib:.1f} GiB of {recipe.allowed_gib:.1f} on {where}."
+        yield f"It needs {recipe.need_gib:.1f} GiB of {recipe.allowed_gib:.1f} on {where}; the rest is KV cache."
     else:
         near = [each for each in TIER_NAMES if each != name and _shares_with(chosen[each], recipe)]
         beside = f" that it may share with {', '.join(near)}" if near else ""
@@ -36,6 +37,8 @@ def reasons(name: TierName, chosen: Mapping[TierName, Recipe], other: Other) -> 
     if recipe.head is None:
         head = catalogue().models[recipe.model].eagle3
         yield f"n-gram drafts: {'no room for its EAGLE-3 head' if head else 'no EAGLE-3 head is known for it'}."
+    elif _UNVERIFIED in catalogue().eagle3_heads[recipe.head].source:
+        yield "The size of its EAGLE-3 head is what others report, not verified."
     yield _what_a_token_costs(name, chosen)
 
 
@@ -76,18 +79,17 @@ def _why_this_model(name: TierName, chosen: Mapping[TierName, Recipe], other: Ot
 
 def _what_a_token_costs(name: TierName, chosen: Mapping[TierName, Recipe]) -> str:
     own = chosen[name]
-    price = f"10^6 tokens cost {own.usd:.2f} USD at a batch of {BATCH}"
+    price = f"10^6 tokens cost {own.usd:.2g} USD at a batch of {BATCH}"
     if name != "eco":
         return f"{price}."
-    cheaper = [each for each in TIER_NAMES if chosen[each].usd < own.usd or chosen[each].usd_alone < own.usd_alone]
+    cheaper = [
+        f"{each}'s {chosen[each].usd:.2g}"
+        for each in TIER_NAMES
+        if chosen[each].usd < own.usd or chosen[each].usd_alone < own.usd_alone
+    ]
     if not cheaper:
         return f"The cheapest: {price}."
-    least = min((chosen[each] for each in cheaper), key=lambda each: each.usd)
-    first = next(each for each in TIER_NAMES if chosen[each] is least)
-    return (
-        f"Not the cheapest: {price}, those of {first} {least.usd:.2f} (at a batch of 1 {own.usd_alone:.2f} and "
-        f"{least.usd_alone:.2f}), as {_part(least)} reads more bytes for its price than {_part(own)}."
-    )
+    return f"Not the cheapest: {price}, {' and '.join(cheaper)}, as cards there read more bytes for the price."
 
 
 def _why_not(model_name: str, cards: Sequence[Cards], chosen: Mapping[TierName, Recipe], other: Other) -> str:
@@ -107,10 +109,12 @@ def _why_not(model_name: str, cards: Sequence[Cards], chosen: Mapping[TierName, 
         return f"as ultra it {_would_leave(instead, chosen, 'ultra')}"
     smallest = min(alone, key=lambda each: each.demand)
     have = next(each.count for each in cards if each.gpu == smallest.gpu)
-    least = min(each.demand for cards_ in cards for each in recipes(cards_.gpu, max(cards_.nodes))) / WHOLE
+    least = min(each.demand for each in recipes(smallest.gpu, 1))
+    if len(cards) > 1 or smallest.demand + 3 * least <= WHOLE * have:
+        return f"it needs {_part(smallest)} in one machine, where Ray may put other tiers' replicas first"
     return (
         f"it needs {_part(smallest)} of {have}, and what is left has no room for three other tiers, which need "
-        f"{least:g} of a card each at least"
+        f"{least / WHOLE:g} of a card each at least"
     )
 
 
@@ -143,9 +147,6 @@ def _would_leave(instead: Mapping[TierName, Recipe], chosen: Mapping[TierName, R
     ]
     if changed:
         return f"would have room, but leave {' and '.join(changed)}"
-    moved = [name for name in TIER_NAMES if name != but and _place(instead[name]) != _place(chosen[name])]
-    if moved:
-        return f"would have room, but {' and '.join(f'{name} on {_part(instead[name])}' for name in moved)}"
     price = f"{instead[but].price:.2f} USD/h instead of {chosen[but].price:.2f}"
     return f"would have room on {_part(instead[but])}, at {price}"
 
@@ -158,26 +159,23 @@ def _idle(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[Tie
             f"`gpu: {cards.gpu}` by hand, or make them a profile of their own."
         )
         return
-    free = (WHOLE * cards.count - sum(chosen[name].demand * replicas[name] for name in on)) / WHOLE
+    free = WHOLE * cards.count - sum(chosen[name].demand * replicas[name] for name in on)
     if free < _FREE:
         return
-    split = max((chosen[name] for name in on), key=lambda each: each.cards)
-    if split.cards > 1:
-        blocked = f"no machine keeps {split.cards} free cards for {next(name for name in on if chosen[name] is split)}"
-    else:
-        blocked = "no card keeps room for one of them"
+    stays = f"{free / WHOLE:.3g} of {cards.count} {cards.gpu} stay idle with all replicas up"
+    if free < min(chosen[name].demand for name in on):
+        yield f"{stays}: no tier's replica is that small."
+        return
+    largest = max(on, key=lambda name: chosen[name].demand)
+    keeps = f"keeps {chosen[largest].cards} free cards" if chosen[largest].cards > 1 else "has room left"
     yield (
-        f"{free:.3g} of {cards.count} {cards.gpu} stay idle with all replicas up: with more, replicas could spread so "
-        f"that {blocked}, and Ray moves none. To use them, raise `replicas.max` by hand; a replica may then wait."
+        f"{stays}: with more, others could spread so that no machine {keeps} for {largest}, and Ray moves none. To use "
+        "them, raise `replicas.max` by hand; a replica may then wait."
     )
 
 
 def _shares_with(one: Recipe, other: Recipe) -> bool:
     return one.gpu == other.gpu and not one.cards
-
-
-def _place(recipe: Recipe) -> tuple[str, int]:
-    return recipe.gpu, recipe.cards
 
 
 def _part(recipe: Recipe) -> str:

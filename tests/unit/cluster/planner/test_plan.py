@@ -17,12 +17,13 @@ from cluster.catalogue.memory import context_gib, entry_budget, memory_problems,
 from cluster.catalogue.speed import step_ms, usd_per_million
 from cluster.catalogue.types import catalogue
 from cluster.planner.packing import place_for_all
-from cluster.planner.plan import Plan, choose, plan
-from cluster.planner.recipes import BATCH
+from cluster.planner.plan import Plan, cheapest, choose, plan
+from cluster.planner.reasons import reasons
+from cluster.planner.recipes import BATCH, Recipe, recipes
 from cluster.planner.render import render
 from cluster.planner.supply import Cards, parse, written
 from router.errors import ConfigError
-from router.registry import TIER_NAMES, Profile, Tier
+from router.registry import TIER_NAMES, Profile, Tier, TierName
 from tests.unit.cluster.planner.strategies import clusters
 from tests.unit.cluster.planner.test_packing import play
 
@@ -101,9 +102,23 @@ def test_eco_is_the_cheapest_per_token_and_ultra_the_most_able_or_the_plan_says_
     assert rank(made.tiers["ultra"]) == max(rank(tier) for tier in tiers)
     cheapest = all(min(usd(tier, batch) for tier in tiers) == usd(made.tiers["eco"], batch) for batch in (1, BATCH))
     assert made.reasons["eco"][-1].startswith("The cheapest: " if cheapest else "Not the cheapest: ")
-    assert f"cost {usd(made.tiers['eco'], BATCH):.2f} USD" in made.reasons["eco"][-1]
+    assert f"cost {usd(made.tiers['eco'], BATCH):.2g} USD" in made.reasons["eco"][-1]
     # With one type of card nothing is in the way.
     assert cheapest or len(cards) > 1
+
+
+def test_an_eco_that_is_not_the_cheapest_says_which_tier_is() -> None:
+    eco, cheaper = (
+        next(each for each in recipes(gpu, 1) if (each.model, each.cards) == (model, cards))
+        for gpu, model, cards in (("L4", "qwen3-4b-instruct-2507", 1), ("H100", "qwen2.5-14b-instruct-awq", 0))
+    )
+    dear = next(each for each in recipes("H100", 2) if (each.model, each.cards) == ("llama-3.3-70b-instruct-fp8", 2))
+    chosen: dict[TierName, Recipe] = {"eco": eco, "balanced": cheaper, "performance": dear, "ultra": dear}
+    assert not cheapest(chosen)
+    assert list(reasons("eco", chosen, lambda allowed: None))[-1] == (
+        f"Not the cheapest: 10^6 tokens cost {eco.usd:.2g} USD at a batch of 16, balanced's {cheaper.usd:.2g}, as "
+        "cards there read more bytes for the price."
+    )
 
 
 @given(clusters())
@@ -202,6 +217,11 @@ def test_eagle3_drafts_where_there_is_a_head_and_room() -> None:
             "which need 0.12 of a card each at least.",
         ),
         (
+            "B200:2,B200:1",
+            "qwen3-235b-a22b-instruct-2507-fp8: it needs 2 x B200 in one machine, where Ray may put other tiers' "
+            "replicas first.",
+        ),
+        (
             "A100-40G:1",
             "qwen2.5-32b-instruct-awq: as ultra it would have room, but leave eco qwen2.5-0.5b-instruct instead of "
             "qwen2.5-1.5b-instruct-awq and balanced qwen2.5-1.5b-instruct-awq instead of qwen3-4b-instruct-2507-w4a16.",
@@ -233,7 +253,7 @@ def test_a_tier_with_the_model_of_the_tier_below_says_what_another_would_take() 
 
 def test_cards_that_stay_idle_are_said_with_what_would_use_them() -> None:
     assert (
-        "3 of 16 H100 stay idle with all replicas up: with more, replicas could spread so that no machine keeps 4 free "
+        "3 of 16 H100 stay idle with all replicas up: with more, others could spread so that no machine keeps 4 free "
         "cards for ultra, and Ray moves none. To use them, raise `replicas.max` by hand; a replica may then wait."
     ) in planned(parse("2xH100:8")).notes
     assert not any("idle" in note for note in planned(parse("H100:8")).notes)
