@@ -49,6 +49,9 @@ class Shape(Frozen):
         description="Draft iterations that are paid: the deepest asked for; `k_max` as soon as any is asked for; "
         "`k_max` at every step.",
     )
+    head: bool = Field(
+        default=False, description="An EAGLE head drafts: a step without drafts pays for one draft iteration, too."
+    )
     ngram: bool = Field(default=False, description="Drafts are looked up: in text that is hard to predict half fail.")
 
     @model_validator(mode="after")
@@ -83,6 +86,8 @@ class Shape(Frozen):
     def draft_s(self, depth: int) -> float:
         """Return the time of drafting, s."""
         iterations = {"depth": depth, "k_max": self.k_max if depth else 0, "always": self.k_max}[self.draft]
+        if self.head:
+            iterations = max(1, iterations)
         return self.draft_ms * iterations / 1000
 
     def step_s(self, step: Step) -> float:

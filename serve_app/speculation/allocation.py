@@ -13,9 +13,8 @@ time for the same texts than maximising each step's tokens per second.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import inf, log
 from typing import Final, NamedTuple
 
@@ -33,12 +32,11 @@ _SAME_TIME: Final = 0.1
 once the costs turned out to be different, it is made again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Curve:
-    """One level of acceptance; the requests that share it are one group. Compared by identity."""
+    """One level of acceptance; the requests that share it are one group. Compared by identity, never changed (frozen
+    it would take twice as long to make)."""
 
-    gains: tuple[float, ...]
-    """Entry j: probability that draft tokens 0..j are all accepted."""
     output: tuple[float, ...]
     """Entry k: expected output tokens of a step for which k draft tokens are requested."""
     log_output: tuple[float, ...]
@@ -48,7 +46,7 @@ class Curve:
     more than this many times what a token costs. Never decreasing."""
 
     @classmethod
-    def of(cls, gains: Sequence[float], share: float = 1.0) -> Curve:
+    def of(cls, gains: Iterable[float], share: float = 1.0) -> Curve:
         """Return the curve of expected gains (not increasing).
 
         Args:
@@ -56,14 +54,19 @@ class Curve:
             share: how often requested drafts come (0-1); n-gram drafts often find no match. A step without a
                 draft costs no verification.
         """
-        output = tuple([1 + share * total for total in accumulate(gains, initial=0.0)])
-        critical, least = [], 0.0
-        for k, gain in enumerate(gains):
+        outputs, critical = [1.0], []
+        output, tokens, least = 1.0, 1.0, 0.0
+        for gain in gains:
             # Taking one more multiplies the output by 1 + share gain / output and the request's time by
             # 1 + share token / (shared + (1 + share k) token); equal at this ratio of shared to token.
-            least = max(least, output[k] / gain - (1 + share * k)) if gain > _NOTHING else inf
+            ratio = output / gain - tokens if gain > _NOTHING else inf
+            if ratio > least:
+                least = ratio
             critical.append(least)
-        return cls(tuple(gains), output, tuple([log(tokens) for tokens in output]), tuple(critical))
+            tokens += share
+            output += share * gain
+            outputs.append(output)
+        return cls(tuple(outputs), tuple(map(log, outputs)), tuple(critical))
 
 
 class Group(NamedTuple):

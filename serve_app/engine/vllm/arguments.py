@@ -16,8 +16,7 @@ from serve_app.engine.vllm import ngram_lookup
 from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.decode_graphs import MOST_TOKENS, capture_sizes, depth_schedule
 from serve_app.engine.vllm.runner import runner_for
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 

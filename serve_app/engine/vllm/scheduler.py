@@ -245,6 +245,7 @@ class DepthScheduler(AsyncScheduler):
                     ngram=self._looked_up(step, counts),
                     verify_s=times.verify_s if times else None,
                     draft_s=times.draft_s if times else None,
+                    uniform=self._uniform(step, scheduler_output),
                 )
             )
         return outputs
@@ -255,6 +256,14 @@ class DepthScheduler(AsyncScheduler):
         if learned.advice is not None:
             self._log.warning("advice", "advice: %s: %s", learned.advice, learned.reason)
         return learned._replace(tau=dict(learned.tau))  # vLLM's encoder knows no other mappings
+
+    @staticmethod
+    def _uniform(step: StepUnderWay, scheduler_output: SchedulerOutput) -> int | None:
+        """Return the draft tokens that were scheduled for every request; None: not as many for all, or a prompt."""
+        widths: set[int] = set(scheduler_output.num_scheduled_tokens.values())
+        if len(step.reasons) < len(scheduler_output.num_scheduled_tokens) or len(widths) != 1:
+            return None
+        return next(iter(widths)) - 1
 
     def _looked_up(self, step: StepUnderWay, counts: Mapping[str, tuple[int, int]]) -> frozenset[str]:
         """Return the requests whose verified drafts came from n-gram lookup beside an own draft."""

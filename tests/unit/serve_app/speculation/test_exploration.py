@@ -22,22 +22,22 @@ def nothing(requests: int, cost: StepCost) -> Allocation:
 
 def test_probes_that_cost_tokens_are_sent_as_far_as_the_allowance_goes() -> None:
     # 2.5 ms each: 10 ms cover 4 of 8.
-    probes = affordable_probes(8, 1, nothing(8, CPU), 8, CPU, 0.0101)
+    probes = affordable_probes(8, 1, nothing(8, CPU), CPU, 0.0101)
     assert (probes.requests, probes.tokens) == (4, 1)
     assert probes.lost_s == pytest.approx(0.010)
-    assert affordable_probes(8, 1, nothing(8, CPU), 8, CPU, 0.0024).requests == 0
+    assert affordable_probes(8, 1, nothing(8, CPU), CPU, 0.0024).requests == 0
 
 
 def test_a_costly_draft_is_shared_by_all_probes_of_a_step() -> None:
-    assert affordable_probes(8, 1, nothing(8, COSTLY), 8, COSTLY, 0.0049).requests == 0
-    probes = affordable_probes(8, 1, nothing(8, COSTLY), 8, COSTLY, 0.0051)
+    assert affordable_probes(8, 1, nothing(8, COSTLY), COSTLY, 0.0049).requests == 0
+    probes = affordable_probes(8, 1, nothing(8, COSTLY), COSTLY, 0.0051)
     assert (probes.requests, probes.tokens) == (8, 1)
     assert probes.lost_s == pytest.approx(0.005)
 
 
 def test_a_probe_is_free_where_the_depth_is_drafted_anyway() -> None:
     drafting = nothing(8, COSTLY)._replace(depth=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
-    assert affordable_probes(1, 2, drafting, 8, COSTLY, 0.0) == Probes(1, 2, 0.0)
+    assert affordable_probes(1, 2, drafting, COSTLY, 0.0) == Probes(1, 2, 0.0)
 
 
 def test_probing_is_hopeless_where_even_accepted_drafts_would_not_pay() -> None:
@@ -56,9 +56,9 @@ def test_probing_is_hopeless_where_even_accepted_drafts_would_not_pay() -> None:
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0, 1)), max_size=200))
 def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tuple[float, float]]) -> None:
     allowance, total, spent = Allowance(0.0), 0.0, 0.0
-    for step_s, wanted in steps:
-        if wanted <= allowance.seconds:
-            allowance, spent = allowance.spent(wanted), spent + wanted
+    for step_s, requested in steps:
+        if requested <= allowance.seconds:
+            allowance, spent = allowance.spent(requested), spent + requested
         allowance = allowance.earned(step_s, SHARE)
         total += step_s
         assert allowance.seconds <= SAVED_STEPS * step_s + 1e-12
