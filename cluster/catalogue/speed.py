@@ -21,6 +21,7 @@ _HOST_MS: Final = 2.1
 _HOST_MS_PER_REQUEST: Final = 0.044
 """Least time of a step: scheduling, sampling and detokenising beside the GPU's work. SmolLM2-135M on an H100, measured:
 482 tokens/s with 1 stream, 8402 with 32, 16582 with 128 (docs/gpus.md)."""
+_HOPPER: Final = 9.0
 _FIRST_TOKEN_MS: Final = 30.0
 """Time of a first token besides its prefill, ms (~)."""
 
@@ -86,8 +87,9 @@ def decode_ms(model: Model, gpu: Gpu, card: Coefficients, parallel: int, batch: 
 def prefill_ms(model: Model, gpu: Gpu, card: Coefficients, parallel: int, tokens: int) -> float:
     """Return the time of a pass of `tokens` without what it reads of the KV cache, ms: the sum above."""
     read = model.bytes_read(tokens) / parallel / (card.bandwidth_share * gpu.bandwidth_gb_s * 1e6)
-    eight_bits = gpu.fp8_tflops if model.weights in ("fp8", "fp8-block") else None
-    tflops = eight_bits or gpu.bf16_tflops
+    # FP8 in blocks is computed in 16 bits by Marlin kernels before Hopper (docs/gpus.md).
+    eight_bits = model.weights == "fp8" or (model.weights == "fp8-block" and gpu.capability >= _HOPPER)
+    tflops = (gpu.fp8_tflops if eight_bits else None) or gpu.bf16_tflops
     compute = 2 * model.active_weights * tokens / (card.compute_share * tflops * 1e9 * parallel)
     each = card.layer_ms + (card.split_ms if parallel > 1 else 0)
     return max(read, compute) + model.layers * each + split_mb(model, parallel, tokens) * card.split_ms_per_mb
