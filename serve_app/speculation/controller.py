@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import exp, log, log1p
+from math import exp, log
 from typing import Final, NamedTuple
 
 from router.observation import Learned
@@ -12,7 +12,7 @@ from router.registry import Drafts
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState
 from serve_app.speculation.advice import Advisor, SeenStep
-from serve_app.speculation.allocation import Allocation, Search
+from serve_app.speculation.allocation import Allocation
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, sort_batch
 from serve_app.speculation.cost import STEP_S, CostTable, StepTime
 from serve_app.speculation.drafters import KNOWN_TRIALS, Choice, Way
@@ -22,7 +22,6 @@ from serve_app.speculation.exploration import (
     Probes,
     affordable_probes,
     graph_trial,
-    hopeful,
     lost_s,
     near_trial,
 )
@@ -37,9 +36,8 @@ _FIRST_PLAIN_STEPS: Final = 8
 """Steps between the first two steps without drafts that measure what drafts cost."""
 _MOST_PLAIN_STEPS: Final = 512
 """Most steps between such plain steps (they back off, doubling each time)."""
-_PLAIN_PAYS: Final = 1.4
-"""Time of steps with drafts that a plain step must have saved up, however much it loses: less than `SAVED_STEPS`, or a
-graph that only drafts have would never be compared with no drafts."""
+_SEARCH_STEPS: Final = 32
+"""Steps between searches at every depth; between them it climbs from the depth before."""
 _SHARE_KEEP: Final = exp(-1 / 100)
 """What a step leaves of the measured share of requested drafts that come: older ones fade by e in 100 steps."""
 _DRAFT_DELAY: Final = 4
@@ -88,8 +86,7 @@ class DepthController:
     in vLLM's asynchronous scheduling.
 
     Its exploration is bounded. Probes and plain steps together take at most `exploration_share` of the predicted engine
-    time (and once `SAVED_STEPS` steps and what one plain step loses), and a request is probed at most once in
-    `FIRST_INTERVAL_STEPS` steps.
+    time (and `SAVED_STEPS` steps once), and a request is probed at most once in `FIRST_INTERVAL_STEPS` steps.
 
     Args:
         k_max: most draft tokens of a request in a step.
@@ -103,7 +100,6 @@ class DepthController:
         self._k_max = k_max
         self._facts = facts = facts or EngineFacts()
         self._exploration_share = settings.exploration_share
-        self._least_gain = log1p(settings.min_gain)
         self._step = 0
         self._requests: dict[str, RequestState] = {}
         self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
@@ -112,11 +108,11 @@ class DepthController:
         self._advisor = Advisor()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
-        self._search = Search.none()
+        self._depth = 0  # that the last search found
         self._allowance = Allowance(STEP_S)
         # Due at once: the prior of the costs is the least certain thing.
         self._plain = Backoff(_FIRST_PLAIN_STEPS, _MOST_PLAIN_STEPS, _FIRST_PLAIN_STEPS, due=0)
-        self._hopeless_due = self._taus_due = 0
+        self._taus_due = 0
         self._requested_tokens = self._drafted_tokens = 0.0
         self._requested_lately = deque([0] * _DRAFT_DELAY)
         self._share = 1.0  # of the requested draft tokens, those that come
@@ -205,13 +201,14 @@ class DepthController:
                 # Lookups cost no draft iterations.
                 mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
         batch = sort_batch(known, prefill_tokens, mixed, self._share)
-        best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
+        best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
+        self._depth = best.depth
         none = batch.allocator.plain()
         uniforms = self._uniforms(batch, prefill_tokens)
         if uniforms:
             none = uniforms[0]
             best = max([*uniforms, self._corrected(best, batch)], key=_score)
-        if best.score - none.score < batch.size * self._least_gain:
+        if best.score <= none.score:
             best = none
         trial = self._trial(uniforms, best, batch.size)
         if trial is not None:
@@ -266,28 +263,28 @@ class DepthController:
             state.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
         captured = not result.prefill and self._facts.captured(result.uniform, result.batched_tokens, k_max)
-        self._time(result, captured)
-        self._advisor.observe(
-            SeenStep(
-                decoding=result.decoding,
-                emitted=result.decoding + emitted,
-                prefill_tokens=max(0, result.batched_tokens - result.decoding - total),
-                tokens=result.batched_tokens,
-                depth=result.depth,
-                captured=captured,
-            ),
-            self._table,
-        )
+        if self._timed(result, captured):
+            prefill_tokens = max(0, result.batched_tokens - result.decoding - total)
+            seen = SeenStep(
+                result.decoding,
+                result.decoding + emitted,
+                prefill_tokens,
+                result.batched_tokens,
+                result.depth,
+                captured,
+            )
+            self._advisor.observe(seen, self._table)
 
-    def _time(self, result: StepResult, captured: bool) -> None:
-        """Learn one step's time."""
+    def _timed(self, result: StepResult, captured: bool) -> bool:
+        """Learn one step's time. Return whether that taught something."""
         iterations = self._facts.iterations(result.depth, self._k_max)
         seconds = result.step_s
         if result.verify_s is not None:
             self._table.observe_apart(result.draft_s, iterations)
             seconds, iterations = result.verify_s, 0
-        if seconds is not None:
-            self._table.observe(StepTime(seconds, result.batched_tokens, captured, iterations))
+        return seconds is not None and self._table.observe(
+            StepTime(seconds, result.batched_tokens, captured, iterations)
+        )
 
     def _choose(self, known: Sequence[RequestState]) -> None:
         """Choose who drafts for the requests that leave it open, where that is due."""
@@ -350,7 +347,7 @@ class DepthController:
         if self._table.is_known(self._table.costs.key(none.tokens, 0, captured)):
             return False
         lost = lost_s(none, best.rate)
-        if self._allowance.seconds < min(lost, _PLAIN_PAYS * best.seconds):
+        if lost > self._allowance.seconds:
             return False
         self._allowance = self._allowance.spent(lost)
         self._plain = self._plain.failed(self._step)
@@ -414,13 +411,7 @@ class DepthController:
                 due = [request for group in batch.autos for request in group]
         if not probes.requests:
             return taken
-        # Requests that tau stopped want drafts, whatever these cost.
         by_tau = due[0].stopped
-        if not by_tau and not hopeful(probes, taken.rate):
-            # Now and then all the same: a wrong idea of the costs may make it look hopeless.
-            if self._step < self._hopeless_due:
-                return taken
-            self._hopeless_due = self._step + _MOST_PLAIN_STEPS
         self._allowance = self._allowance.spent(probes.lost_s)
         if probes.requests < len(due):
             due.sort(key=lambda request: request.probe_due)

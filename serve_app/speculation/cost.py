@@ -11,8 +11,7 @@ step time on GPUs is not convex.
 
 The model is optimistic where nothing was measured, so that what would pay is tried, and then known.
 
-Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts. All cells are in units of the
-machine's speed, which follows a slower or faster machine within some ten steps, also for cells not seen lately.
+Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts.
 
 A unit is the time of the cheapest cell.
 """
@@ -46,8 +45,6 @@ MODEL_ERROR: Final = 0.01
 """How far the time of like steps is from any convex curve, relative."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
-SPEED_GAIN: Final = 0.15
-"""Part of a step's deviation that is taken for a change of machine speed."""
 CELL_STEPS: Final = 50.0
 """Memory of the mean time of like steps, such steps."""
 PRIOR_STEPS: Final = 2.0
@@ -55,10 +52,7 @@ PRIOR_STEPS: Final = 2.0
 _EXACT_TOKENS: Final = 8
 """Up to this many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS: Final = 3
-"""Of a cell's first steps the fastest counts: chance, a compile or a page fault only make steps slower."""
-KNOWN_STEPS: Final = 12
-"""Steps without a graph, on an engine that has some, are known after so many: what a graph saves is a difference of
-two large times, and a cell's first steps are biased low."""
+"""A cell is known after so many steps. Until then one of them may have waited for a compile or a page fault."""
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
@@ -75,9 +69,9 @@ _WITHIN: Final = 0.02
 _MOST_RISE: Final = 1.25
 """Time per token rises by this factor at most, from cell to cell (kernels work by tiles)."""
 _MOST_MISFIT: Final = OUTLIER * OUTLIER
-_FAR: Final = 1.7
-_NEAR: Final = 1.05
-"""Factors by which the search for a time moves."""
+_MOVES: Final = (1.7, 1.2, 1.05)
+"""Factors by which the search for a time moves, the first only at the beginning. The second leaves most valleys that
+are not the deepest."""
 _MOST_STEPS_A_FIT: Final = 8
 """Most steps for which a fit is used; fewer while the costs are still being learned."""
 _FIRST_FITS: Final = 50
@@ -115,9 +109,10 @@ class Cell:
 
     tokens: float
     seconds: float
-    """At speed 1."""
     seen: float
     """How many steps, as far as remembered."""
+    first: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and tokens of the first `_FIRST_STEPS` steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +188,7 @@ class CostTable:
         self._graphs = facts.graph != "none"
         self._cells: dict[Key, Cell] = {}
         self._draft_cells: dict[int, Cell] = {}  # by iterations, where drafting was measured apart
-        self._speed, self._scatter = 1.0, NOISE
+        self._scatter = NOISE
         self._steps = self._due = 0
         self._apart = False
         self.piecewise_s, self.draft_s = 0.0, DRAFT_SHARE * STEP_S
@@ -208,8 +203,7 @@ class CostTable:
     def is_known(self, key: Key) -> bool:
         """Return whether steps of that cell were measured often enough."""
         cell = self._cells.get(key)
-        least = KNOWN_STEPS if self._graphs and not key.captured else _FIRST_STEPS
-        return cell is not None and cell.seen >= least
+        return cell is not None and cell.seen >= _FIRST_STEPS
 
     def error(self, key: Key) -> float:
         """Return the relative standard error of the predicted time of steps of that cell. Those that never ran are
@@ -222,15 +216,21 @@ class CostTable:
         """The table."""
         return self._cells
 
-    def observe(self, seen: StepTime) -> None:
-        """Learn one step's time. One that is no step's (not positive, or of a machine that slept) changes nothing."""
+    def observe(self, seen: StepTime) -> bool:
+        """Learn one step's time. Return whether it taught something.
+
+        One that is no step's (not positive, or of a machine that slept) does not. Nor does an engine's first step: it
+        waits for compilation.
+        """
         if not (_SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
-            return
+            return False
         self._steps += 1
-        # The first step of an engine waits for compilation.
-        if self._steps > 1 and (self._took_in(seen) or self._steps >= self._due):
+        if self._steps == 1:
+            return False
+        if self._took_in(seen) or self._steps >= self._due:
             self.costs = self.refit()
             self._due = self._steps + min(_MOST_STEPS_A_FIT, 1 + self._steps // 50)
+        return True
 
     def observe_apart(self, draft_s: float | None, iterations: int) -> None:
         """Learn the time of drafting, s, which the worker measures apart; None: not of this step."""
@@ -241,27 +241,26 @@ class CostTable:
     def _took_in(self, seen: StepTime) -> bool:
         """Take the step into its cell. Return whether it opened the cell."""
         key = Key.of(seen.captured, seen.iterations, seen.tokens)
-        seconds = seen.seconds / self._speed
+        seconds = seen.seconds
         cell = self._cells.get(key)
         if cell is None:
-            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0)
+            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, [(seconds, float(seen.tokens))])
             return True
         more_tokens = seen.tokens - cell.tokens
         slope_s = self.costs.in_graph.at(cell.tokens)[1] if more_tokens else 0.0
-        expected = max(cell.seconds + more_tokens * slope_s / self._speed, _LEAST_PART * cell.seconds)
+        expected = max(cell.seconds + more_tokens * slope_s, _LEAST_PART * cell.seconds)
         deviation = seconds / expected - 1
         if cell.seen < _FIRST_STEPS:
-            if deviation < 0:
-                cell.tokens, cell.seconds = float(seen.tokens), seconds
+            cell.first.append((seconds, float(seen.tokens)))
+            # The median: a compile or a page fault makes a step much slower. Of two the faster one.
+            cell.seconds, cell.tokens = sorted(cell.first)[(len(cell.first) - 1) // 2]
             cell.seen += 1
             return False
         # Only slow steps are clipped: chance does not make a step fast.
         surprise = abs(deviation) / self._scatter
         deviation = min(OUTLIER * self._scatter, deviation)
         seconds = expected * (1 + deviation)
-        # What surprises is first taken for the machine's speed: if it lasts it no longer surprises.
-        weight = 1 / (min(cell.seen, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
-        self._speed *= 1 + SPEED_GAIN * max(-OUTLIER * self._scatter, deviation)
+        weight = 1 / (min(cell.seen, CELL_STEPS) + 1)
         self._scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
         self._scatter = min(_MOST_SCATTER, max(NOISE, self._scatter))
         cell.tokens += weight * more_tokens
@@ -274,7 +273,6 @@ class CostTable:
         reads the step's hidden states all the same."""
         if not (iterations >= 0 and 0 <= seconds <= _LONGEST_S and self._steps > 1):
             return
-        seconds /= self._speed
         cell = self._draft_cells.get(iterations)
         if cell is None:
             self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0)
@@ -294,19 +292,14 @@ class CostTable:
             curve = verify_curve(_points(marks, self.piecewise_s, self.draft_s), TOKEN_SHARE)
         else:
             curve = VerifyCurve((1.0,), (STEP_S,), (TOKEN_SHARE * STEP_S,))
-        speed = self._speed
-        slopes = tuple([speed * slope for slope in curve.slopes])
-        drafts = tuple([speed * self._drafting_s(depth) for depth in range(self._k_max + 1)])
-        in_graph = StepCost(curve.knots, tuple([speed * time for time in curve.times]), slopes, drafts)
-        above = tuple([speed * (time + self.piecewise_s) for time in curve.times])
-        piecewise = StepCost(curve.knots, above, slopes, drafts)
+        drafts = tuple([self._drafting_s(depth) for depth in range(self._k_max + 1)])
+        in_graph = StepCost(curve.knots, curve.times, curve.slopes, drafts)
+        piecewise = in_graph._replace(at_knot_s=tuple([time + self.piecewise_s for time in curve.times]))
         costs = Costs(self._facts, self._k_max, self._apart, in_graph, piecewise)
         for key, cell in self._cells.items():
-            model = (in_graph if key.captured else piecewise).verify(
-                cell.tokens
-            ) + speed * self.draft_s * key.iterations
+            model = (in_graph if key.captured else piecewise).verify(cell.tokens) + self.draft_s * key.iterations
             seen = cell.seen
-            costs.corrections[key] = (speed * cell.seconds - model) * seen / (seen + PRIOR_STEPS)
+            costs.corrections[key] = (cell.seconds - model) * seen / (seen + PRIOR_STEPS)
         return costs
 
     def _fit(self, marks: Sequence[Mark]) -> None:
@@ -333,7 +326,7 @@ class CostTable:
                 self.piecewise_s = _nearby(lambda more_s: _misfit(marks, more_s, self.draft_s, unit), now, fresh)
 
     def _drafting_s(self, depth: int) -> float:
-        """Return the time of drafting, s, at speed 1: never less than that of drafting nothing."""
+        """Return the time of drafting, s: never less than that of drafting nothing."""
         iterations = self._facts.iterations(depth, self._k_max)
         least_s = self._drafting_s(0) if depth and self._facts.iterations(0, self._k_max) == 0 else 0.0
         model, cell = max(least_s, self.draft_s * iterations), self._draft_cells.get(iterations)
@@ -442,7 +435,7 @@ def _softened(square: float) -> float:
 def _nearby(misfit: Callable[[float], float], now: float, fresh: bool) -> float:
     """Return a time at which the misfit is less or least: climb from `now`, from afar while all is `fresh`."""
     least = misfit(now)
-    for factor in (_FAR, _NEAR) if fresh else (_NEAR,):
+    for factor in _MOVES if fresh else _MOVES[1:]:
         for step in (factor, 1 / factor):
             moved = False
             while (other := misfit(now * step)) < least and _SHORTEST_S < now < _LONGEST_S:
