@@ -33,7 +33,9 @@ PRIOR_TRIALS: Final = 10.0
 MEMORY_TRIALS: Final = 1000.0
 """Memory of a category's estimate, trials per position: older ones fade by e."""
 GROWTH: Final = 0.1
-"""A category's requests learn of its new trials when these are this share of the remembered ones."""
+"""A category's requests learn of its new trials when these are this share of the remembered ones,"""
+RENEWED_STEPS: Final = 3
+"""and, once that many are remembered that little is new in a step, after so many steps with outcomes."""
 QUICKNESS_PRIOR: Final = 0.2
 """Share (0-1) of the quick estimate in a request's, until the category's text has shown how bursty it is."""
 QUICKNESS_PRIOR_TRIALS: Final = 2.0
@@ -188,7 +190,7 @@ class CategoryEvidence:
 class CategoryState:
     """What the controller holds of a category."""
 
-    __slots__ = ("counts", "curves", "evidence", "new_trials", "profile", "tau")
+    __slots__ = ("counts", "curves", "evidence", "new_steps", "new_trials", "profile", "tau")
 
     def __init__(self, category: str, k_max: int) -> None:
         self.evidence = CategoryEvidence.none(category, k_max)
@@ -201,8 +203,8 @@ class CategoryState:
         self.tau: float | None = None
         """Acceptance rate (0-1) below which drafts do not pay on this engine at this load; None: too little is known.
         """
-        self.new_trials = 0
-        """Requests' outcomes since the profile was made."""
+        self.new_trials = self.new_steps = 0
+        """Requests' outcomes, and steps with some, since the profile was made."""
 
     @property
     def level(self) -> int:
@@ -227,10 +229,13 @@ class CategoryState:
         self.evidence = self.evidence.after(self.counts)
         self.counts = StepCounts(len(self.evidence.trials))
         self.new_trials += outcomes
-        if self.new_trials >= GROWTH * self.evidence.trials[0]:
+        self.new_steps += 1
+        remembered = self.evidence.trials[0]
+        due = self.new_steps >= RENEWED_STEPS or remembered < MEMORY_TRIALS / 2
+        if due and self.new_trials >= GROWTH * remembered:
             self.profile = self.evidence.profile()
             self.curves.clear()
-            self.new_trials = 0
+            self.new_trials = self.new_steps = 0
 
 
 class Evidence(NamedTuple):

@@ -22,14 +22,6 @@ from serve_app.speculation.cost_curve import StepCost
 
 _NOTHING: Final = 1e-9
 """A gain below this counts as none."""
-SEARCH_STEPS: Final = 32
-"""Steps between full searches for the best depth; between them it climbs from the depth before."""
-KINDS_PER_STEP: Final = 4
-"""A batch of this many kinds of requests (by category and acceptance) is searched at every step; one of n times as many
-every n + 1 steps."""
-_SAME_TIME: Final = 0.1
-"""A search holds while the predicted step time differs from what it found by at most this share. For a fuller step, or
-once the costs turned out to be different, it is made again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,8 +107,6 @@ class Allocation(NamedTuple):
     """Expected output tokens per second, prefill apart."""
     score: float
     """Sum of the requests' logarithmic speeds."""
-    ratio: float
-    """Draft tokens whose `Curve.critical` is below this are worth verifying."""
 
 
 class Allocator:
@@ -147,7 +137,7 @@ class Allocator:
     def plain(self) -> Allocation:
         """Return the allocation without drafts for any of the groups."""
         nothing = (0,) * len(self._groups)
-        return self._scored(nothing, 0, self._cost.draft(self._least_depth), 0.0)
+        return self._scored(nothing, 0, self._cost.draft(self._least_depth))
 
     @property
     def groups(self) -> Sequence[Group]:
@@ -174,15 +164,9 @@ class Allocator:
                 seconds=step_s[k],
                 rate=outputs[k] / step_s[k],
                 score=logs[k] - size * log(step_s[k] / size),
-                ratio=0.0,
             )
             for k in range(len(step_s))
         ]
-
-    def at(self, depth: int, ratio: float) -> Allocation:
-        """Return the allocation at a depth and a ratio of shared time to token price that an earlier search found."""
-        depths, taken = self._worth(depth, ratio)
-        return self._scored(depths, taken, self._cost.draft(max(depth, self._least_depth)), ratio)
 
     def best(self, near: int | None = None) -> Allocation:
         """Return the allocation with the highest score.
@@ -228,13 +212,9 @@ class Allocator:
         """Return the allocation at these prices, and how many draft tokens it takes."""
         shared, price = prices
         ratio = shared / price if price else inf
-        depths, taken = self._worth(depth, ratio)
-        return self._scored(depths, taken, fixed_s, ratio), taken
-
-    def _worth(self, depth: int, ratio: float) -> tuple[tuple[int, ...], int]:
-        """Return the draft tokens of each group that are worth it at this ratio, and their sum over all requests."""
         depths = [bisect_left(group.curve.critical, ratio, 0, min(depth, group.most)) for group in self._groups]
-        return tuple(depths), sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
+        taken = sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
+        return self._scored(tuple(depths), taken, fixed_s), taken
 
     def _prices(self, taken: int, fixed_s: float) -> tuple[float, float]:
         """Return each request's part of the shared time, s, and the price of a token, s, with that many draft tokens.
@@ -251,13 +231,7 @@ class Allocator:
         price = min(price, seconds / tokens)
         return (seconds - price * tokens) / self._count, price
 
-    def _scored(
-        self,
-        depths: tuple[int, ...],
-        taken: int,
-        fixed_s: float,
-        ratio: float,
-    ) -> Allocation:
+    def _scored(self, depths: tuple[int, ...], taken: int, fixed_s: float) -> Allocation:
         decode = self._decode_tokens + self._share * taken
         decode_s = seconds = self._cost.verify(decode) + fixed_s
         price = self._prices(taken, fixed_s)[1]
@@ -275,48 +249,8 @@ class Allocator:
         tokens = decode + self._prefill_tokens
         if self._prefill_tokens:
             seconds = self._cost.verify(tokens) + fixed_s
-        return Allocation(depths, most, tokens, output, seconds, output / decode_s, score, ratio)
+        return Allocation(depths, most, tokens, output, seconds, output / decode_s, score)
 
 
 def _score(allocation: Allocation) -> float:
     return allocation.score
-
-
-class Search(NamedTuple):
-    """When to search again, and what the last search found.
-
-    A search takes time by the kinds of requests in the batch, so with many of them it is made every few steps only.
-    Between searches each request's draft tokens still follow its own acceptance. Only the depth, what a token costs and
-    what a saved step is worth are kept, and these hardly change from one step to the next.
-    """
-
-    depth: int
-    ratio: float
-    """`Allocation.ratio`."""
-    seconds: float
-    """Predicted time of the step."""
-    due: int
-    """Step at which to search again, around this depth."""
-    full_due: int
-    """Step at which to search at all depths."""
-
-    @classmethod
-    def none(cls) -> Search:
-        """Return the state before the first search."""
-        return cls(0, 0.0, 0.0, 0, 0)
-
-    def next(self, allocator: Allocator, kinds: int, step: int) -> tuple[Allocation, Search]:
-        """Return the allocation for this step, and the search to go on with."""
-        if step < self.due:
-            same = allocator.at(self.depth, self.ratio)
-            if abs(same.seconds - self.seconds) <= _SAME_TIME * self.seconds:
-                return same, self
-        full = step >= self.full_due
-        found = allocator.best(None if full else self.depth)
-        return found, Search(
-            depth=found.depth,
-            ratio=found.ratio,
-            seconds=found.seconds,
-            due=step + 1 + kinds // KINDS_PER_STEP,
-            full_due=step + SEARCH_STEPS if full else self.full_due,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import exp, log, log1p
+from math import exp, log
 from typing import Final, NamedTuple
 
 from router.observation import Learned
@@ -12,7 +12,7 @@ from router.registry import Drafts
 from router.spec_params import SpecParams
 from serve_app.speculation.acceptance import CategoryState
 from serve_app.speculation.advice import Advisor, SeenStep
-from serve_app.speculation.allocation import Allocation, Search
+from serve_app.speculation.allocation import Allocation
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, sort_batch
 from serve_app.speculation.cost import STEP_S, CostTable, StepTime
 from serve_app.speculation.drafters import KNOWN_TRIALS, Choice, Way
@@ -22,7 +22,6 @@ from serve_app.speculation.exploration import (
     Probes,
     affordable_probes,
     graph_trial,
-    hopeful,
     lost_s,
     near_trial,
 )
@@ -37,6 +36,8 @@ _FIRST_PLAIN_STEPS: Final = 8
 """Steps between the first two steps without drafts that measure what drafts cost."""
 _MOST_PLAIN_STEPS: Final = 512
 """Most steps between such plain steps (they back off, doubling each time)."""
+_SEARCH_STEPS: Final = 32
+"""Steps between searches at every depth; between them it climbs from the depth before."""
 _SHARE_KEEP: Final = exp(-1 / 100)
 """What a step leaves of the measured share of requested drafts that come: older ones fade by e in 100 steps."""
 _DRAFT_DELAY: Final = 4
@@ -99,7 +100,6 @@ class DepthController:
         self._k_max = k_max
         self._facts = facts = facts or EngineFacts()
         self._exploration_share = settings.exploration_share
-        self._least_gain = log1p(settings.min_gain)
         self._step = 0
         self._requests: dict[str, RequestState] = {}
         self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
@@ -108,11 +108,11 @@ class DepthController:
         self._advisor = Advisor()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
-        self._search = Search.none()
+        self._depth = 0  # that the last search found
         self._allowance = Allowance(STEP_S)
         # Due at once: the prior of the costs is the least certain thing.
         self._plain = Backoff(_FIRST_PLAIN_STEPS, _MOST_PLAIN_STEPS, _FIRST_PLAIN_STEPS, due=0)
-        self._hopeless_due = self._taus_due = 0
+        self._taus_due = 0
         self._requested_tokens = self._drafted_tokens = 0.0
         self._requested_lately = deque([0] * _DRAFT_DELAY)
         self._share = 1.0  # of the requested draft tokens, those that come
@@ -201,13 +201,14 @@ class DepthController:
                 # Lookups cost no draft iterations.
                 mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
         batch = sort_batch(known, prefill_tokens, mixed, self._share)
-        best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
+        best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
+        self._depth = best.depth
         none = batch.allocator.plain()
         uniforms = self._uniforms(batch, prefill_tokens)
         if uniforms:
             none = uniforms[0]
             best = max([*uniforms, self._corrected(best, batch)], key=_score)
-        if best.score - none.score < batch.size * self._least_gain:
+        if best.score <= none.score:
             best = none
         trial = self._trial(uniforms, best, batch.size)
         if trial is not None:
@@ -410,13 +411,7 @@ class DepthController:
                 due = [request for group in batch.autos for request in group]
         if not probes.requests:
             return taken
-        # Requests that tau stopped want drafts, whatever these cost.
         by_tau = due[0].stopped
-        if not by_tau and not hopeful(probes, taken.rate):
-            # Now and then all the same: a wrong idea of the costs may make it look hopeless.
-            if self._step < self._hopeless_due:
-                return taken
-            self._hopeless_due = self._step + _MOST_PLAIN_STEPS
         self._allowance = self._allowance.spent(probes.lost_s)
         if probes.requests < len(due):
             due.sort(key=lambda request: request.probe_due)

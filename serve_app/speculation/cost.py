@@ -11,8 +11,7 @@ step time on GPUs is not convex.
 
 The model is optimistic where nothing was measured, so that what would pay is tried, and then known.
 
-Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts. All cells are in units of the
-machine's speed, which follows a slower or faster machine within some ten steps, also for cells not seen lately.
+Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts.
 
 A unit is the time of the cheapest cell.
 """
@@ -46,8 +45,6 @@ MODEL_ERROR: Final = 0.01
 """How far the time of like steps is from any convex curve, relative."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
-SPEED_GAIN: Final = 0.15
-"""Part of a step's deviation that is taken for a change of machine speed."""
 CELL_STEPS: Final = 50.0
 """Memory of the mean time of like steps, such steps."""
 PRIOR_STEPS: Final = 2.0
@@ -112,7 +109,6 @@ class Cell:
 
     tokens: float
     seconds: float
-    """At speed 1."""
     seen: float
     """How many steps, as far as remembered."""
     first: list[tuple[float, float]] = field(default_factory=list)
@@ -192,7 +188,7 @@ class CostTable:
         self._graphs = facts.graph != "none"
         self._cells: dict[Key, Cell] = {}
         self._draft_cells: dict[int, Cell] = {}  # by iterations, where drafting was measured apart
-        self._speed, self._scatter = 1.0, NOISE
+        self._scatter = NOISE
         self._steps = self._due = 0
         self._apart = False
         self.piecewise_s, self.draft_s = 0.0, DRAFT_SHARE * STEP_S
@@ -245,14 +241,14 @@ class CostTable:
     def _took_in(self, seen: StepTime) -> bool:
         """Take the step into its cell. Return whether it opened the cell."""
         key = Key.of(seen.captured, seen.iterations, seen.tokens)
-        seconds = seen.seconds / self._speed
+        seconds = seen.seconds
         cell = self._cells.get(key)
         if cell is None:
             self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, [(seconds, float(seen.tokens))])
             return True
         more_tokens = seen.tokens - cell.tokens
         slope_s = self.costs.in_graph.at(cell.tokens)[1] if more_tokens else 0.0
-        expected = max(cell.seconds + more_tokens * slope_s / self._speed, _LEAST_PART * cell.seconds)
+        expected = max(cell.seconds + more_tokens * slope_s, _LEAST_PART * cell.seconds)
         deviation = seconds / expected - 1
         if cell.seen < _FIRST_STEPS:
             cell.first.append((seconds, float(seen.tokens)))
@@ -264,9 +260,7 @@ class CostTable:
         surprise = abs(deviation) / self._scatter
         deviation = min(OUTLIER * self._scatter, deviation)
         seconds = expected * (1 + deviation)
-        # What surprises is first taken for the machine's speed: if it lasts it no longer surprises.
-        weight = 1 / (min(cell.seen, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
-        self._speed *= 1 + SPEED_GAIN * max(-OUTLIER * self._scatter, deviation)
+        weight = 1 / (min(cell.seen, CELL_STEPS) + 1)
         self._scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
         self._scatter = min(_MOST_SCATTER, max(NOISE, self._scatter))
         cell.tokens += weight * more_tokens
@@ -279,7 +273,6 @@ class CostTable:
         reads the step's hidden states all the same."""
         if not (iterations >= 0 and 0 <= seconds <= _LONGEST_S and self._steps > 1):
             return
-        seconds /= self._speed
         cell = self._draft_cells.get(iterations)
         if cell is None:
             self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0)
@@ -299,19 +292,14 @@ class CostTable:
             curve = verify_curve(_points(marks, self.piecewise_s, self.draft_s), TOKEN_SHARE)
         else:
             curve = VerifyCurve((1.0,), (STEP_S,), (TOKEN_SHARE * STEP_S,))
-        speed = self._speed
-        slopes = tuple([speed * slope for slope in curve.slopes])
-        drafts = tuple([speed * self._drafting_s(depth) for depth in range(self._k_max + 1)])
-        in_graph = StepCost(curve.knots, tuple([speed * time for time in curve.times]), slopes, drafts)
-        above = tuple([speed * (time + self.piecewise_s) for time in curve.times])
-        piecewise = StepCost(curve.knots, above, slopes, drafts)
+        drafts = tuple([self._drafting_s(depth) for depth in range(self._k_max + 1)])
+        in_graph = StepCost(curve.knots, curve.times, curve.slopes, drafts)
+        piecewise = in_graph._replace(at_knot_s=tuple([time + self.piecewise_s for time in curve.times]))
         costs = Costs(self._facts, self._k_max, self._apart, in_graph, piecewise)
         for key, cell in self._cells.items():
-            model = (in_graph if key.captured else piecewise).verify(
-                cell.tokens
-            ) + speed * self.draft_s * key.iterations
+            model = (in_graph if key.captured else piecewise).verify(cell.tokens) + self.draft_s * key.iterations
             seen = cell.seen
-            costs.corrections[key] = (speed * cell.seconds - model) * seen / (seen + PRIOR_STEPS)
+            costs.corrections[key] = (cell.seconds - model) * seen / (seen + PRIOR_STEPS)
         return costs
 
     def _fit(self, marks: Sequence[Mark]) -> None:
@@ -338,7 +326,7 @@ class CostTable:
                 self.piecewise_s = _nearby(lambda more_s: _misfit(marks, more_s, self.draft_s, unit), now, fresh)
 
     def _drafting_s(self, depth: int) -> float:
-        """Return the time of drafting, s, at speed 1: never less than that of drafting nothing."""
+        """Return the time of drafting, s: never less than that of drafting nothing."""
         iterations = self._facts.iterations(depth, self._k_max)
         least_s = self._drafting_s(0) if depth and self._facts.iterations(0, self._k_max) == 0 else 0.0
         model, cell = max(least_s, self.draft_s * iterations), self._draft_cells.get(iterations)

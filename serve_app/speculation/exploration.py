@@ -16,8 +16,6 @@ MOST_INTERVAL_STEPS: Final = 64
 """Most steps that failing probes of a request back off to (doubling each time)."""
 SAVED_STEPS: Final = 1.5
 """Most unspent allowance that is kept for later, in times of a current step."""
-HOPE: Final = 0.95
-"""Nothing is probed where drafts would not pay even at this acceptance (a busy engine)."""
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
 _NEAR: Final = 0.06
@@ -131,9 +129,3 @@ def affordable_probes(requested: int, tokens: int, decided: Allocation, cost: St
     # Not all fit, so each costs something.
     count = min(requested, int((allowed_s - fixed) / each))
     return Probes(count, tokens, fixed + count * each)
-
-
-def hopeful(probes: Probes, rate: float) -> bool:
-    """Return whether drafts like these would pay at an acceptance of `HOPE`, at this rate of output tokens/s."""
-    gain = sum([HOPE ** (position + 1) for position in range(probes.tokens)])
-    return probes.requests * gain > rate * probes.lost_s

@@ -22,11 +22,6 @@ class SpeculationSettings(Frozen):
         le=0.5,
         description="Most of an engine's time (0-1) that the controller may spend on finding out whether drafts pay.",
     )
-    min_gain: float = Field(
-        default=0.005,
-        ge=0,
-        description="Least predicted gain of the requests' mean speed for which `auto` drafts (0.005: half a percent).",
-    )
     drift_min_tokens: int = Field(
         default=500, ge=1, description="Draft tokens, recent and earlier ones each, that a drift alarm needs."
     )

@@ -50,7 +50,7 @@ def main(capability: str, models_dir: Path) -> None:
     assert entry.speculation is not None
     speculation = entry.speculation.model_copy(update={"tau": 0.123, "k": 1})
     other = entry.model_copy(update={"speculation": speculation})
-    found = resolve(tier, other, models_dir, SpeculationSettings(min_gain=0.123))
+    found = resolve(tier, other, models_dir, SpeculationSettings(exploration_share=0.123))
     _say((OTHER_SETTINGS, "", entry.name), {"hash": found["hash"]})
 
 

@@ -229,9 +229,7 @@ def test_plain_steps_become_rare() -> None:
     assert all(later - earlier >= 8 for earlier, later in pairwise(plain))
 
 
-def test_a_wrong_idea_of_the_draft_cost_is_corrected_even_where_it_makes_probing_look_hopeless(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wrong_idea_of_the_draft_cost_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "DRAFT_SHARE", 1.2)
     engine = Engine(cheap)
     engine.add("a", 0.95)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serve_app.speculation.allocation import Allocation
 from serve_app.speculation.cost_curve import StepCost
-from serve_app.speculation.exploration import SAVED_STEPS, Allowance, Probes, affordable_probes, hopeful
+from serve_app.speculation.exploration import SAVED_STEPS, Allowance, Probes, affordable_probes
 
 SHARE = 0.02
 CPU = StepCost((1.0,), (0.0375,), (0.0025,), (0.0,) * 9)
@@ -17,7 +17,7 @@ COSTLY = StepCost((1.0,), (0.010,), (0.0,), tuple(0.005 * depth for depth in ran
 
 def nothing(requests: int, cost: StepCost) -> Allocation:
     seconds = cost.verify(requests)
-    return Allocation((0,), 0, requests, requests, seconds, requests / seconds, 0.0, 0.0)
+    return Allocation((0,), 0, requests, requests, seconds, requests / seconds, 0.0)
 
 
 def test_probes_that_cost_tokens_are_sent_as_far_as_the_allowance_goes() -> None:
@@ -38,18 +38,6 @@ def test_a_costly_draft_is_shared_by_all_probes_of_a_step() -> None:
 def test_a_probe_is_free_where_the_depth_is_drafted_anyway() -> None:
     drafting = nothing(8, COSTLY)._replace(depth=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
     assert affordable_probes(1, 2, drafting, COSTLY, 0.0) == Probes(1, 2, 0.0)
-
-
-def test_probing_is_hopeless_where_even_accepted_drafts_would_not_pay() -> None:
-    # 128 requests on the CPU: 355 ms for 128 tokens, 2.5 ms for one more: 0.9 of a token each is what it must
-    # bring, and 0.95 is what is hoped for.
-    rate = nothing(128, CPU).rate
-    assert not hopeful(Probes(10, 1, 0.027), rate)
-    assert hopeful(Probes(10, 1, 0.025), rate)
-    # One request of 128 is not worth a costly draft for all, 128 of them are.
-    rate = nothing(128, COSTLY).rate
-    assert not hopeful(Probes(1, 1, 0.005), rate)
-    assert hopeful(Probes(128, 1, 0.005), rate)
 
 
 @settings(max_examples=50)
