@@ -130,7 +130,7 @@ def _too_large(model_name: str, cards: Cards) -> tuple[float, str]:
     )
     would = [each for each in possible if each > machine and fits(need[each])]
     if would:
-        why = f"; {would[0]} in one machine would do, a machine here has {machine}"
+        why = f"; it fits {would[0]} in one machine, a machine here has {machine}"
     elif size == max(possible):
         why = ", the most that it can be split over"
     else:

@@ -71,7 +71,7 @@ class StepResult(NamedTuple):
     ngram: frozenset[str] = frozenset()
     """Ids of those requests whose verified drafts came from n-gram lookup beside an own draft."""
     verify_s: float | None = None
-    """Time of the forward pass, s, where the worker measured it apart from drafting."""
+    """Time of the forward pass and of the device's wait for it, s, where the worker measured it apart from drafting."""
     draft_s: float | None = None
     """Time of drafting, s, where the worker measured it apart and the entry's own draft ran."""
     uniform: int | None = None

@@ -39,3 +39,23 @@ def test_a_synchronous_engine_verifies_what_was_decided_for_each_request(engine:
 
     for place, k in enumerate((1, 3)):
         assert {drafted for drafted, _ in batch.verified(place)[1:-2]} == {k}
+
+
+def test_where_nobody_may_ever_draft_the_head_reads_the_prompt_and_no_more(engine: V2Engine) -> None:
+    requests = asks(0, 0)
+
+    batch = engine.run(requests)
+
+    check_answers(requests, batch)
+    assert [len(step.draft_forwards) for step in batch.steps] == [1] + [0] * (len(batch.steps) - 1)
+
+
+def test_beside_one_that_drafts_those_that_never_draft_change_nothing(engine: V2Engine) -> None:
+    requests = asks(0, 2)
+
+    batch = engine.run(requests)
+
+    check_answers(requests, batch)
+    check_records(batch)
+    assert {drafted for drafted, _ in batch.verified(0)} == {0}
+    assert {len(step.draft_forwards) for step in batch.steps if 1 in step.scheduled and step.k} == {2}

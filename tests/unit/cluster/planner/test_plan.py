@@ -198,13 +198,13 @@ def test_eagle3_drafts_where_there_is_a_head_and_room() -> None:
         ),
         (
             "L4:1",
-            "qwen3-30b-a3b-instruct-2507-fp8: it needs 32.3 GiB of 20.2 on 1 x L4; 2 in one machine would do, a "
+            "qwen3-30b-a3b-instruct-2507-fp8: it needs 32.3 GiB of 20.2 on 1 x L4; it fits 2 in one machine, a "
             "machine here has 1.",
         ),
         (
             "H100:3",
-            "qwen3-235b-a22b-instruct-2507-fp8: it needs 116.7 GiB of 72.8 on each of 2 x H100; 4 in one machine would "
-            "do, a machine here has 3.",
+            "qwen3-235b-a22b-instruct-2507-fp8: it needs 116.7 GiB of 72.8 on each of 2 x H100; it fits 4 in one "
+            "machine, a machine here has 3.",
         ),
         (
             "L40S:8",
