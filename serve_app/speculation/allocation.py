@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, log
+from operator import mul
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import StepCost
@@ -150,10 +151,12 @@ class Allocator:
         Args:
             step_s: times of these steps, s.
         """
-        logs, outputs = [0.0] * len(step_s), [0.0] * len(step_s)
-        for curve, count, _ in self._groups:
-            logs = [total + count * log_output for total, log_output in zip(logs, curve.log_output, strict=False)]
-            outputs = [total + count * output for total, output in zip(outputs, curve.output, strict=False)]
+        counts = [group.size for group in self._groups]
+        # By K, as deep as every group may go.
+        logs_by_k = zip(*[group.curve.log_output for group in self._groups], strict=False)
+        outputs_by_k = zip(*[group.curve.output for group in self._groups], strict=False)
+        logs = [sum(map(mul, counts, each)) for each in logs_by_k]
+        outputs = [sum(map(mul, counts, each)) for each in outputs_by_k]
         size, groups = self._count, len(self._groups)
         return [
             Allocation(

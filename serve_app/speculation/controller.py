@@ -203,10 +203,9 @@ class DepthController:
         batch = sort_batch(known, prefill_tokens, mixed, self._share)
         best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
         self._depth = best.depth
-        none = batch.allocator.plain()
         uniforms = self._uniforms(batch, prefill_tokens)
+        none = uniforms[0] if uniforms else batch.allocator.plain()
         if uniforms:
-            none = uniforms[0]
             best = max([*uniforms, self._corrected(best, batch)], key=_score)
         if best.score <= none.score:
             best = none

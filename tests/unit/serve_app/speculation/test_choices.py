@@ -117,6 +117,19 @@ def test_where_only_k_max_has_a_graph_it_is_drafted_though_fewer_would_do() -> N
     assert Counter(decision.k for step in engine.run(100) for decision in step.values())[K_MAX] > 700
 
 
+def test_a_step_with_prompt_tokens_has_no_graph_so_each_request_gets_what_suits_it() -> None:
+    engine = Engine(EngineFacts(graph="per_k"), piecewise_s=0.0015, draft_s=0.0002)
+    for index in range(8):
+        engine.add(str(index), (0.2, 0.9)[index % 2])
+    engine.run(150)
+    without, beside = [], []
+    for _ in range(30):
+        without.append(engine.step())
+        beside.append(engine.controller.decide(list(engine.acceptance), 64))
+    assert widths(without)[1] >= 28
+    assert widths(beside)[1] <= 5
+
+
 def test_with_another_k_in_the_batch_no_step_is_taken_for_uniform() -> None:
     engine = Engine(EngineFacts(graph="per_k"), piecewise_s=0.0015)
     engine.add("fixed", 0.5, k=3)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from math import log
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.speculation.allocation import Allocation
+from serve_app.speculation.cost import Costs
 from serve_app.speculation.cost_curve import StepCost
-from serve_app.speculation.exploration import SAVED_STEPS, Allowance, Probes, affordable_probes
+from serve_app.speculation.exploration import (
+    SAVED_STEPS,
+    Allowance,
+    Probes,
+    affordable_probes,
+    graph_trial,
+    lost_s,
+    near_trial,
+)
+from serve_app.speculation.settings import EngineFacts
 
 SHARE = 0.02
 CPU = StepCost((1.0,), (0.0375,), (0.0025,), (0.0,) * 9)
@@ -51,3 +63,33 @@ def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tupl
         total += step_s
         assert allowance.seconds <= SAVED_STEPS * step_s + 1e-12
         assert spent <= SHARE * total + 1e-9
+
+
+def alike(depth: int, output: float, seconds: float) -> Allocation:
+    """Eight requests that all draft that deep."""
+    score = 8 * log(output / seconds)
+    return Allocation((depth,), depth, 8 * (1 + depth), output, seconds, output / seconds, score)
+
+
+def test_what_a_step_loses_is_its_time_less_that_of_its_output_at_the_best_rate() -> None:
+    assert lost_s(alike(0, 8.0, 0.010), rate=1000.0) == pytest.approx(0.010 - 0.008)
+
+
+def test_one_k_for_all_is_tried_only_where_it_seems_hardly_worse_than_no_drafts() -> None:
+    # Of a step of 10 ms, 0.5 ms are lost, then 1 ms.
+    none, near, far = alike(0, 8.0, 0.010), alike(1, 8.8, 0.0115), alike(2, 8.8, 0.012)
+    assert near_trial([none, near]) is near
+    assert near_trial([none, far]) is None
+    assert near_trial([none]) is None
+
+
+def test_a_graph_is_tried_where_the_most_that_it_may_save_would_pay_and_the_loss_is_allowed() -> None:
+    # Without a graph a step takes 1.2 ms more than the 10 ms in one; at most 0.75 of 11.2 ms are hoped for.
+    verify = StepCost((1.0,), (0.010,), (0.0,), (0.0,) * 3)
+    costs = Costs(EngineFacts(graph="k_max"), 2, True, verify, verify._replace(at_knot_s=(0.0112,)))
+    plain, drafting = alike(0, 8.0, 0.0112), alike(2, 9.0, 0.014)
+    loss_s = lost_s(drafting, plain.rate)
+    assert graph_trial([plain, drafting], plain, 8, costs, loss_s * 1.01) is drafting
+    assert graph_trial([plain, drafting], plain, 8, costs, loss_s * 0.99) is None
+    # Even then it would be no better.
+    assert graph_trial([plain, drafting], alike(0, 40.0, 0.0112), 8, costs, 1.0) is None
