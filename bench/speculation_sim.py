@@ -20,14 +20,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.closed_loop.loop import Auto, Outcome, Static, simulate
-from bench.closed_loop.shapes import Shape, ShapesError, read_shapes
+from bench.closed_loop.shapes import Shape, read_shapes
 from bench.closed_loop.texts import TEXTS, Text, texts
 from bench.reporting.options import parser
 from bench.reporting.report import print_report, provenance, write_json
+from router.errors import ConfigError
 
 SHOWN_TEXTS: Final = ("0.2", "0.5", "0.8", "bursty", "mixed")
 TOKENS: Final[Mapping[int, int]] = {1: 1500, 8: 350, 32: 320, 128: 170}
@@ -161,8 +163,18 @@ def summary_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return rows
 
 
+def _chosen(shapes: Sequence[Shape], names: Sequence[str] | None, path: Path) -> Sequence[Shape]:
+    if names is None:
+        return shapes
+    known = [shape.name for shape in shapes]
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ConfigError(f"--only: {path} has {', '.join(known)}, got {', '.join(map(repr, wrong))}")
+    return [shape for shape in shapes if shape.name in names]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 2 if the shapes cannot be read."""
+    """Run the benchmark; return 2 if the shapes or the options are wrong."""
     options = parser("bench.speculation_sim", __doc__, "one seed")
     options.add_argument("--shapes", type=Path, required=True, metavar="FILE", help="YAML file of cost surfaces")
     options.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each cell")
@@ -172,8 +184,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = options.parse_args(argv)
     made_by = provenance()
     try:
-        shapes = [shape for shape in read_shapes(args.shapes) if not args.only or shape.name in args.only]
-    except ShapesError as error:
+        if args.seeds < 1:
+            raise ConfigError(f"--seeds: must be at least 1, got {args.seeds}")
+        if not 0 < args.steps < inf:
+            raise ConfigError(f"--steps: must be a positive number, got {args.steps}")
+        shapes = _chosen(read_shapes(args.shapes), args.only, args.shapes)
+    except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     cells = simulate_all(shapes, seeds=1 if args.quick else args.seeds, steps=args.steps, apart=not args.whole_steps)

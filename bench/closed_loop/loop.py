@@ -15,8 +15,7 @@ from bench.closed_loop.shapes import Shape, Step
 from bench.closed_loop.texts import Text
 from router.spec_params import SpecParams
 from serve_app.speculation.controller import DepthController, StepResult
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 NOISE: Final = 0.03
 """Relative scatter of the step times that the policy sees (lognormal)."""
@@ -176,6 +175,8 @@ def simulate(
         factor *= OUTLIER if len(steps) == 1 or noise.random() < OUTLIERS else 1.0
         verify_s, draft_s = shape.verify_s(step) * factor, shape.draft_s(depth) * factor
         late = StepResult(verify_s + draft_s, batched, depth, outcomes, len(decoding), prefill)
+        if not prefill:
+            late = late._replace(uniform=step.uniform)
         if apart:
             late = late._replace(verify_s=verify_s, draft_s=draft_s)
         for name in ended:

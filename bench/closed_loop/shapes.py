@@ -11,7 +11,10 @@ from typing import Annotated, Literal, NamedTuple, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from router.errors import ConfigError
 from router.registry import Frozen
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Step(NamedTuple):
@@ -24,7 +27,7 @@ class Step(NamedTuple):
     uniform: int | None
     """Draft tokens that each decoding request verified; None: not the same for all."""
     depth: int
-    """Deepest draft that was asked of the proposer."""
+    """Deepest draft that was requested of the proposer."""
     prefill: bool
     """Whether prompt tokens were in it."""
 
@@ -34,7 +37,7 @@ class Shape(Frozen):
 
     name: str = Field(description="Names it in the report.")
     k_max: int = Field(default=8, ge=1, description="Most draft tokens of a request in a step.")
-    step_ms: tuple[tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = Field(
+    step_ms: tuple[tuple[Positive, Positive], ...] = Field(
         min_length=1, description="Batched tokens and time of a forward pass, ms; linear between, and beyond the ends."
     )
     graph: Literal["none", "k_max", "per_k", "any"] = Field(
@@ -42,12 +45,17 @@ class Shape(Frozen):
         description="Decode steps that run in a full graph: all verify `k_max` drafts; all verify the same number; "
         "any. `none`: there are no graphs, and no step is dearer than another for lack of one.",
     )
-    piecewise_ms: float = Field(default=0.0, ge=0, description="What any other step takes more, and each with prefill.")
-    draft_ms: float = Field(default=0.0, ge=0, description="One draft iteration.")
+    piecewise_ms: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="What any other step takes more, and each with prefill."
+    )
+    draft_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="One draft iteration.")
     draft: Literal["depth", "k_max", "always"] = Field(
         default="depth",
-        description="Draft iterations that are paid: the deepest asked for; `k_max` as soon as any is asked for; "
+        description="Draft iterations that are paid: the deepest requested; `k_max` as soon as any is requested; "
         "`k_max` at every step.",
+    )
+    head: bool = Field(
+        default=False, description="An EAGLE head drafts: a step without drafts pays for one draft iteration, too."
     )
     ngram: bool = Field(default=False, description="Drafts are looked up: in text that is hard to predict half fail.")
 
@@ -55,7 +63,7 @@ class Shape(Frozen):
     def _ascending(self) -> Self:
         tokens = [point[0] for point in self.step_ms]
         if tokens != sorted(set(tokens)):
-            raise ValueError(f"step_ms of {self.name}: tokens must ascend, got {tokens}")
+            raise ValueError(f"step_ms: tokens must ascend, got {tokens}")
         return self
 
     def forward_ms(self, tokens: float) -> float:
@@ -83,6 +91,8 @@ class Shape(Frozen):
     def draft_s(self, depth: int) -> float:
         """Return the time of drafting, s."""
         iterations = {"depth": depth, "k_max": self.k_max if depth else 0, "always": self.k_max}[self.draft]
+        if self.head:
+            iterations = max(1, iterations)
         return self.draft_ms * iterations / 1000
 
     def step_s(self, step: Step) -> float:
@@ -94,22 +104,44 @@ class Shape(Frozen):
         return (self.forward_ms(step.tokens) + (self.piecewise_ms if step.prefill else 0.0)) / 1000
 
 
-class ShapesError(Exception):
-    """The file is not of the form that is expected."""
+class _Shapes(Frozen):
+    """The contents of a file."""
+
+    shapes: tuple[Shape, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        names = [shape.name for shape in self.shapes]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"shapes: each needs a name of its own, got {', '.join(map(repr, twice))} more than once")
+        return self
 
 
 def read_shapes(path: Path) -> Sequence[Shape]:
     """Read the shapes of a file. Keys that are not known are named on stderr and left out.
 
     Raises:
-        ShapesError: says what is wrong.
+        ConfigError: says what is wrong, in one line.
     """
     try:
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["shapes"]
-        known = [{key: value for key, value in row.items() if key in Shape.model_fields} for row in rows]
-        shapes = [Shape.model_validate(row) for row in known]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise ShapesError(f"{path}: {type(error).__name__}: {error}") from error
-    for left_out in sorted({key for row in rows for key in row} - set(Shape.model_fields)):
-        print(f"{path}: {left_out!r} is not known and left out", file=sys.stderr)
-    return shapes
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: must be UTF-8, got byte {error.object[error.start]:#04x} at {error.start}"
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
+    rows = data.get("shapes") if isinstance(data, dict) else None
+    if not isinstance(rows, list):
+        raise ConfigError(f"{path}: shapes: must be a list, got {type(data if rows is None else rows).__name__}")
+    unknown = {key for row in rows if isinstance(row, dict) for key in row if key not in Shape.model_fields}
+    for key in sorted(map(str, unknown)):
+        print(f"{path}: {key!r} is not known and left out", file=sys.stderr)
+    known = [{key: row[key] for key in row if key not in unknown} if isinstance(row, dict) else row for row in rows]
+    try:
+        return _Shapes.model_validate({"shapes": known}).shapes
+    except ValidationError as error:
+        raise ConfigError.of(error, _Shapes, str(path)) from error

@@ -35,12 +35,14 @@ class Gpu(Frozen):
     active_watts: float = Field(gt=0, description="Power draw of the busy card, W.")
     idle_watts: float = Field(gt=0, description="Power draw of the idle card, W.")
     watts_source: str = Field(description="Where the watts come from.")
-    price_usd_per_hour: float | None = Field(description="Price of one card, USD per hour; null: none found.")
+    price_usd_per_hour: float = Field(gt=0, description="Price of one card, USD per hour.")
     price_source: str = Field(description="Whose price, and when.")
-    estimates: Literal["kernels", "specifications", "none"] = Field(
-        description="What its speed is estimated from: measured kernels, the card's specifications, or neither."
+    system: str | None = Field(
+        default=None, description="Its name in aiconfigurator, if kernel times were measured on it."
     )
-    system: str | None = Field(description="Its name in aiconfigurator; null: it lacks the card.")
+    like: str | None = Field(
+        default=None, description="The card that lends it the coefficients of speed that it lacks."
+    )
 
 
 class _Attention(Frozen):
@@ -77,6 +79,16 @@ class Model(_Attention):
     eagle3: str | None = Field(default=None, description="Its EAGLE-3 head, a key in `eagle3_heads`.")
     source: str = Field(description="Where these numbers come from.")
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What models that differ in the format of their weights only have in common."""
+        return self.layers, self.hidden, self.intermediate
+
+    def splits_over(self, cards: int) -> bool:
+        """Return whether tensor parallelism over that many cards is possible."""
+        heads = self.heads % cards == 0 and (self.kv_heads % cards == 0 or cards % self.kv_heads == 0)
+        return heads and cards <= self.max_parallel
+
     def layer_weights(self, experts: int) -> int:
         """Return the weights of one decoder layer with that many of its experts."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
@@ -94,11 +106,14 @@ class Model(_Attention):
         layers = self.layers * self.layer_weights(self.experts) * BYTES_PER_WEIGHT[self.weights]
         return layers + 2 * self.embedding_weights
 
-    @property
-    def bytes_read_per_token(self) -> float:
-        """Bytes of the weights that one token of a decode step of batch 1 reads."""
-        layers = self.layers * self.layer_weights(self.experts_per_token) * BYTES_PER_WEIGHT[self.weights]
-        return layers + 2 * self.vocab * self.hidden
+    def bytes_read(self, tokens: int) -> float:
+        """Return the bytes of the weights that one pass of `tokens` reads: of experts those that any token passes.
+
+        E x (1 - (1 - k/E)^tokens) of E experts, if each token passes k of them by chance.
+        """
+        missed = (1 - self.experts_per_token / self.experts) ** tokens
+        read = self.layer_weights(0) + (self.layer_weights(1) - self.layer_weights(0)) * self.experts * (1 - missed)
+        return self.layers * read * BYTES_PER_WEIGHT[self.weights] + 2 * self.vocab * self.hidden
 
     @property
     def active_weights(self) -> int:

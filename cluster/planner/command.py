@@ -20,7 +20,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--gpus", metavar="TYPE:COUNT", help=f"{FORM}; default: what the running Ray cluster has")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write there instead of to stdout")
+    parser.add_argument("--force", action="store_true", help="replace the FILE of --output if it exists")
     given = parser.parse_args(arguments)
+    if given.output is not None and given.output.is_file() and not given.force:
+        raise ConfigError(f"--output: {given.output} exists: --force replaces it")
     text = render(plan(parse(given.gpus) if given.gpus is not None else _of_the_cluster()))
     if given.output is None:
         sys.stdout.write(text)

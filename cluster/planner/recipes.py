@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
-from cluster.catalogue.memory import entry_budget, share_of, utilization
+from cluster.catalogue.memory import MEAN_REQUESTS, entry_budget, share_of, utilization
+from cluster.catalogue.speed import expected, step_ms, usd_per_million
 from cluster.catalogue.types import Gpu, Model, catalogue
-from router.registry import ChainEntry, Replicas, Speculation, Tier
+from router.registry import ChainEntry, Replicas, Speculation, Tier, TierName
 
-CONTEXTS: Final = (32768, 16384, 8192)
-"""Context lengths to plan for, tokens, longest first; a share of a card gets the shortest."""
+IDEAL: Final[dict[TierName, float]] = {"eco": 4.0, "balanced": 8.0, "performance": 32.0}
+"""Size of a tier's model, 10^9 parameters; ultra's is as large as possible."""
+CONTEXTS: Final = (8192, 16384, 32768)
+"""Context lengths to plan for, tokens. A share of a card starts with the shortest."""
+SIZES: Final = (1, 2, 4, 8)
+"""Tensor parallel sizes."""
+BATCH: Final = MEAN_REQUESTS
+"""Requests at a time at which tiers are compared by price: as many as every entry has KV cache for."""
 _LARGE_GIB: Final = 70.0
 _MEDIUM_GIB: Final = 40.0
 """From this memory on, a card gets large batches; from this, deep drafts. Both cost memory."""
@@ -32,52 +40,86 @@ class Recipe:
     model: str
     head: str | None
     context: int
-    need_gib: float
+    need_gib: float = 0.0
+    demand: int = 0
+    """Hundredths of a card."""
+    price: float = 0.0
+    """Of a replica, USD per hour."""
+    usd_alone: float = 0.0
+    """Price of 10^6 tokens of one request at a time."""
+    usd: float = 0.0
+    """Price of 10^6 tokens with `BATCH` requests at a time; both alone on its cards."""
 
     @property
-    def demand(self) -> int:
-        """Hundredths of a card."""
-        return 100 * self.cards if self.cards else round(100 * share_of(self.need_gib, catalogue().gpus[self.gpu]))
+    def parallel(self) -> int:
+        """Cards that it is split over."""
+        return max(1, self.cards)
+
+    @property
+    def allowed_gib(self) -> float:
+        """Memory that it may have on each card."""
+        gpu = catalogue().gpus[self.gpu]
+        share = utilization(self.demand / 100, gpu)
+        return share * gpu.memory_gib
 
     @property
     def rank(self) -> float:
         """Size of its model, 10^9 parameters."""
         return catalogue().models[self.model].rank
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The model without the format of its weights: two formats of one model are no two tiers."""
+        return catalogue().models[self.model].shape
 
-def recipes(gpu_name: str, most_cards: int) -> Iterator[Recipe]:
-    """Yield every model on a share of a card, and on 1, 2, 4 and 8 cards as far as a node has them."""
+
+@cache
+def recipes(gpu_name: str, most_cards: int) -> tuple[Recipe, ...]:
+    """Return every model on a share of a card, and on 1, 2, 4 and 8 cards as far as a node has them."""
+    return tuple(_recipes(gpu_name, most_cards))
+
+
+def _recipes(gpu_name: str, most_cards: int) -> Iterator[Recipe]:
     known = catalogue()
-    gpu = known.gpus[gpu_name]
     for name, model in known.models.items():
-        if gpu.capability < model.capability:
+        if known.gpus[gpu_name].capability < model.capability:
             continue
         for head in (model.eagle3, None) if model.eagle3 else (None,):
-            for cards in (0, 1, 2, 4, 8):
-                if cards > min(most_cards, model.max_parallel):
-                    continue
-                for context in CONTEXTS if cards else CONTEXTS[-1:]:
-                    recipe = _recipe(gpu_name, gpu, name, head, cards, context)
-                    if recipe is not None:
+            for cards in (0, *(size for size in SIZES if size <= most_cards and model.splits_over(size))):
+                for context in reversed(CONTEXTS) if cards else CONTEXTS[:1]:
+                    recipe = sized(Recipe(gpu_name, cards, name, head, context))
+                    if fits(recipe):
                         yield recipe
                         break
 
 
-def _recipe(gpu_name: str, gpu: Gpu, name: str, head: str | None, cards: int, context: int) -> Recipe | None:
-    draft = Recipe(gpu_name, cards, name, head, context, 0.0)
-    tier = tier_of(draft, hundredths=100 * cards or 100, power=(0, 100))
-    budgets = [budget for entry in tier.chain if (budget := entry_budget(entry, tier)) is not None]
-    need = max(budget.total for budget in budgets)
-    allowed = utilization(1, gpu) * gpu.memory_gib if cards else 0.9 * gpu.memory_gib
-    return Recipe(gpu_name, cards, name, head, context, need) if need <= allowed else None
+@cache
+def sized(recipe: Recipe) -> Recipe:
+    """Return the recipe with what it needs and costs."""
+    gpu = catalogue().gpus[recipe.gpu]
+    tier = tier_of(recipe, hundredths=100 * recipe.parallel, power=(0, 100))
+    need = max(budget.total for entry in tier.chain if (budget := entry_budget(entry, tier)) is not None)
+    demand = 100 * recipe.cards or round(100 * share_of(need, gpu))
+    price = round(gpu.price_usd_per_hour * demand / 100, 3)
+    usd_alone, usd = (
+        usd_per_million(price, step_ms(recipe.model, recipe.gpu, recipe.parallel, batch), batch) for batch in (1, BATCH)
+    )
+    return replace(recipe, need_gib=need, demand=demand, price=price, usd_alone=usd_alone, usd=usd)
 
 
-def tier_of(recipe: Recipe, *, hundredths: int, power: tuple[int, int], replicas: int = 1, **expected: float) -> Tier:
+def fits(recipe: Recipe) -> bool:
+    """Return whether its cards have the memory that it needs; a share leaves a tenth of the card at least."""
+    gpu = catalogue().gpus[recipe.gpu]
+    return recipe.need_gib <= (utilization(1, gpu) if recipe.cards else 0.9) * gpu.memory_gib
+
+
+def tier_of(recipe: Recipe, *, hundredths: int, power: tuple[int, int], replicas: int = 1) -> Tier:
     """Return the tier that runs a recipe on that many hundredths of a card."""
     known = catalogue()
     gpu, model = known.gpus[recipe.gpu], known.models[recipe.model]
     share = hundredths / 100
     whole = recipe.cards > 0
+    speed = expected(recipe.model, recipe.gpu, recipe.parallel)
     return Tier(
         power=power,
         gpu=recipe.gpu,
@@ -85,14 +127,14 @@ def tier_of(recipe: Recipe, *, hundredths: int, power: tuple[int, int], replicas
         # Four tiers on one card must also fit the few CPUs that machines with one card have.
         cpus=0.5 if not whole else 2 if share == 1 else 4,
         replicas=Replicas(min=0, max=replicas),
-        price_usd_per_hour=round((gpu.price_usd_per_hour or 0) * share, 3),
+        price_usd_per_hour=round(gpu.price_usd_per_hour * share, 3),
         active_watts=round(gpu.active_watts * share),
         idle_watts=round(gpu.idle_watts * share),
         max_ongoing_requests=_requests(gpu, whole=whole),
         cold_start_s=_cold_start_s(model),
         chain=tuple(_chain(recipe, model, gpu, whole=whole, share=share)),
-        expected_ttft_ms=expected.get("ttft_ms"),
-        expected_tokens_per_s=expected.get("tokens_per_s"),
+        expected_ttft_ms=speed.ttft_ms,
+        expected_tokens_per_s=speed.tokens_per_s,
     )
 
 

@@ -33,8 +33,9 @@ def render(plan: Plan) -> str:
         *_comment(
             f"Made by `power-lever profile --gpus {cards}`; edit it as you like. `power-lever check` says what does "
             "not fit. Prices and watts are those of one replica, of its share of a card where `gpus` is below 1 "
-            "(cluster/catalogue/gpus.yaml has their sources: put your own). `expected_*` are estimates without "
-            "speculation and apply until past runs replace them. Nothing here was run on a GPU."
+            "(cluster/catalogue/gpus.yaml has their sources: put your own). `expected_*` and prices of tokens are "
+            "estimates by one formula for all (bench/results/estimates.md), without speculation and without neighbours "
+            "on the card; past runs replace them. Nothing here was run on a GPU."
         ),
         *(line for note in plan.notes for line in _comment(note)),
         f"description: four tiers on {cards}",

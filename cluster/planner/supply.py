@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 from cluster.catalogue.types import catalogue
 from router.errors import ConfigError
 
-_ITEM: Final = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpu>[A-Za-z][\w-]*):(?P<count>\d+)")
+# Up to 9 digits: more are no number of cards, and Python refuses to read thousands of them.
+_ITEM: Final = re.compile(r"(?:(?P<nodes>[0-9]{1,9})x)?(?P<gpu>[A-Za-z][\w-]*):(?P<count>[0-9]{1,9})", re.ASCII)
 FORM: Final = "TYPE:COUNT for the cards of one machine, 4xTYPE:COUNT for four such machines, joined by commas"
 _ACCELERATOR: Final = "accelerator_type:"
 _MOST: Final = 1024
+_SHOWN: Final = 40
+"""So many characters of what was written are shown in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +41,35 @@ def parse(text: str) -> tuple[Cards, ...]:
         ConfigError: an unknown GPU, no cards, or another form; says what is allowed.
     """
     nodes: list[tuple[str, int]] = []
-    for item in text.split(","):
-        match = _ITEM.fullmatch(item.strip())
+    seen: set[tuple[str, int]] = set()
+    for item in (each.strip() for each in text.split(",")):
+        match = _ITEM.fullmatch(item)
         if match is None:
-            raise ConfigError(f"--gpus: got {item.strip()!r}, allowed is {FORM}: L4:2,4xA10G:1")
-        machines, count = int(match["nodes"] or 1), int(match["count"])
-        if not 0 < machines * count <= _MOST:
-            raise ConfigError(f"--gpus: got {item.strip()!r}, allowed are 1 to {_MOST} cards")
-        nodes += [(match["gpu"], count)] * machines
-    unknown = sorted({gpu for gpu, _ in nodes} - set(catalogue().gpus))
-    if unknown:
-        hint = ": write A100-40G or A100-80G" if "A100" in unknown else ""
-        raise ConfigError(f"--gpus: unknown {', '.join(unknown)}{hint}; allowed are {', '.join(catalogue().gpus)}")
+            raise ConfigError(f"--gpus: got {_short(item)!r}, allowed is {FORM}: L4:2,4xA10G:1")
+        gpu, machines, count = _known(match["gpu"]), int(match["nodes"] or 1), int(match["count"])
+        if not 0 < machines * count <= _MOST - sum(each for _, each in nodes):
+            raise ConfigError(f"--gpus: got {item!r}, allowed are 1 to {_MOST} cards in all")
+        if (gpu, count) in seen:
+            raise ConfigError(f"--gpus: {gpu}:{count} comes twice; write 2x{gpu}:{count} for two such machines")
+        seen.add((gpu, count))
+        nodes += [(gpu, count)] * machines
     return of_nodes(nodes)
+
+
+def _known(name: str) -> str:
+    """Return the catalogue's name of a GPU, written in capitals or not."""
+    names = {gpu.upper(): gpu for gpu in catalogue().gpus}
+    if name.upper() in names:
+        return names[name.upper()]
+    close = get_close_matches(name.upper(), names, n=1)
+    hint = f", did you mean {names[close[0]]}?" if close else ""
+    if name.upper() == "A100":
+        hint = ", did you mean A100-40G or A100-80G?"
+    raise ConfigError(f"--gpus: unknown {_short(name)}{hint}; allowed are {', '.join(names.values())}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def of_nodes(nodes: Iterable[tuple[str, int]]) -> tuple[Cards, ...]:

@@ -13,8 +13,8 @@ from typing import Final
 from cluster.pool.messages import DraftOrder
 from router.registry import DraftsChoice, TierName
 from router.runs.statistics import highest_likely_rate
+from serve_app.engine.drift import RUN_TOKENS, Window
 from serve_app.engine.interface import DraftCount, Engine, EngineError
-from serve_app.speculation.drift import RUN_TOKENS, Window
 
 logger = logging.getLogger("ray.serve")
 

@@ -22,9 +22,9 @@ from typing import Final, Protocol
 from ray.util import metrics
 
 from router.registry import DraftsChoice
+from serve_app.engine.drift import Drift, DriftWatch, compare
 from serve_app.engine.interface import DraftCount, EngineLoad
 from serve_app.engine.recent import Recent
-from serve_app.speculation.drift import Drift, DriftWatch, compare
 from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger("ray.serve")

@@ -33,7 +33,9 @@ PRIOR_TRIALS: Final = 10.0
 MEMORY_TRIALS: Final = 1000.0
 """Memory of a category's estimate, trials per position: older ones fade by e."""
 GROWTH: Final = 0.1
-"""A category's requests learn of its new trials when these are this share of the remembered ones."""
+"""A category's requests learn of its new trials when these are this share of the remembered ones,"""
+RENEWED_STEPS: Final = 3
+"""and, once that many are remembered that little is new in a step, after so many steps with outcomes."""
 QUICKNESS_PRIOR: Final = 0.2
 """Share (0-1) of the quick estimate in a request's, until the category's text has shown how bursty it is."""
 QUICKNESS_PRIOR_TRIALS: Final = 2.0
@@ -59,6 +61,12 @@ _CERTAIN: Final = 0.995
 """Estimates stay within 1 - CERTAIN and CERTAIN, so that odds stay finite."""
 _FORGOTTEN: Final = 20.0
 """Memories after which nothing is left (exp(-20) of it), and nothing changes any more."""
+_MOST_TRIALS: Final = 32
+"""Most draft tokens of a request in a step (the registry's bound on `k_max`)."""
+_KEPT: Final = tuple(
+    [(exp(-trials / REQUEST_MEMORY_TRIALS), exp(-trials / QUICK_MEMORY_TRIALS)) for trials in range(_MOST_TRIALS + 1)]
+)
+"""By trials in a step: what they leave of a request's steady and quick memory."""
 _MOST_CURVES: Final = 1000
 """Curves kept for a category: each floor that requests ask for makes its own."""
 
@@ -97,12 +105,13 @@ class StepCounts:
         self.contrast = 0.0
         """Sum over these of (quick estimate - steady estimate) squared."""
 
-    def add(self, drafted: int, accepted: int, steady: float, quick: float | None) -> None:
-        """Add one request's outcome, and its two estimates of position 0 before; quick is None where it was too old."""
+    def add(self, drafted: int, accepted: int, belief: Belief | None) -> None:
+        """Add one request's outcome, and what was believed of it before; None: that is too old to compare it."""
         self.ended[accepted] += 1
         if accepted < drafted:
             self.rejected[accepted] += 1
-        if quick is not None:
+        if belief is not None:
+            steady, quick, _ = belief
             contrast = quick - steady
             self.compared += 1
             self.product += ((1.0 if accepted else 0.0) - steady) * contrast
@@ -181,7 +190,7 @@ class CategoryEvidence:
 class CategoryState:
     """What the controller holds of a category."""
 
-    __slots__ = ("counts", "curves", "evidence", "new_trials", "profile", "tau")
+    __slots__ = ("counts", "curves", "evidence", "new_steps", "new_trials", "profile", "tau")
 
     def __init__(self, category: str, k_max: int) -> None:
         self.evidence = CategoryEvidence.none(category, k_max)
@@ -189,13 +198,13 @@ class CategoryState:
         """Of the evidence when enough of it was new for the last time."""
         self.curves: dict[tuple[int, float], Curve] = {}
         """By level and floor, for the profile."""
-        self.counts: StepCounts | None = None
-        """Of the step being observed; None: nothing yet."""
+        self.counts = StepCounts(k_max)
+        """Of the step being observed."""
         self.tau: float | None = None
         """Acceptance rate (0-1) below which drafts do not pay on this engine at this load; None: too little is known.
         """
-        self.new_trials = 0
-        """Requests' outcomes since the profile was made."""
+        self.new_trials = self.new_steps = 0
+        """Requests' outcomes, and steps with some, since the profile was made."""
 
     @property
     def level(self) -> int:
@@ -214,15 +223,19 @@ class CategoryState:
 
     def learn(self) -> None:
         """Take in the step's counts; renew the profile when there are enough new trials."""
-        counts, self.counts = self.counts, None
-        if counts is None:
+        outcomes = sum(self.counts.ended)
+        if not outcomes:
             return
-        self.evidence = self.evidence.after(counts)
-        self.new_trials += sum(counts.ended)
-        if self.new_trials >= GROWTH * self.evidence.trials[0]:
+        self.evidence = self.evidence.after(self.counts)
+        self.counts = StepCounts(len(self.evidence.trials))
+        self.new_trials += outcomes
+        self.new_steps += 1
+        remembered = self.evidence.trials[0]
+        due = self.new_steps >= RENEWED_STEPS or remembered < MEMORY_TRIALS / 2
+        if due and self.new_trials >= GROWTH * remembered:
             self.profile = self.evidence.profile()
             self.curves.clear()
-            self.new_trials = 0
+            self.new_trials = self.new_steps = 0
 
 
 class Evidence(NamedTuple):
@@ -231,13 +244,12 @@ class Evidence(NamedTuple):
     step: int
     """When it was last added to."""
     accepted: float = 0.0
-    rejected: float = 0.0
-    expected_accepted: float = 0.0
-    expected_rejected: float = 0.0
+    trials: float = 0.0
+    expected: float = 0.0
+    """Trials that the profile expected to be accepted."""
     quick_accepted: float = 0.0
-    quick_rejected: float = 0.0
-    quick_expected_accepted: float = 0.0
-    quick_expected_rejected: float = 0.0
+    quick_trials: float = 0.0
+    quick_expected: float = 0.0
 
     def after(self, profile: AcceptanceProfile, drafted: int, accepted: int, step: int) -> Evidence:
         """Return the evidence with the outcome of a step.
@@ -248,56 +260,53 @@ class Evidence(NamedTuple):
             accepted: how many of them were accepted.
             step: now.
         """
-        (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = self
+        last, old_accepted, old_trials, old_expected, quick_accepted, quick_trials, quick_expected = self
         trials = accepted + 1 if accepted < drafted else accepted
-        failed = trials - accepted
-        due = profile.expected[trials]
-        keep = exp(-trials / REQUEST_MEMORY_TRIALS)
-        quick = exp(-trials / QUICK_MEMORY_TRIALS)
+        expected = profile.expected[trials]
+        keep, quick = _KEPT[trials]
         idle = step - last - 1
         if idle > 0:
             # The text moved on unseen.
             keep *= exp(-idle / REQUEST_IDLE_STEPS)
             quick *= exp(-idle / QUICK_IDLE_STEPS)
-        return Evidence(
+        values = (
             step,
-            ok * keep + accepted,
-            bad * keep + failed,
-            ok_due * keep + due,
-            bad_due * keep + trials - due,
-            quick_ok * quick + accepted,
-            quick_bad * quick + failed,
-            quick_ok_due * quick + due,
-            quick_bad_due * quick + trials - due,
+            old_accepted * keep + accepted,
+            old_trials * keep + trials,
+            old_expected * keep + expected,
+            quick_accepted * quick + accepted,
+            quick_trials * quick + trials,
+            quick_expected * quick + expected,
         )
+        return tuple.__new__(Evidence, values)  # half the time of the constructor; once a request and step
 
     def belief(self, profile: AcceptanceProfile, step: int) -> Belief:
         """Return the posterior as of this step."""
-        (last, ok, bad, ok_due, bad_due, quick_ok, quick_bad, quick_ok_due, quick_bad_due) = self
+        last, accepted, trials, expected, quick_accepted, quick_trials, quick_expected = self
         odds, _, first, quickness = profile
-        # Forgotten evidence is the same as a heavier prior.
-        idle = step - last - 1
         prior, quick_prior = REQUEST_PRIOR_TRIALS, QUICK_PRIOR_TRIALS
+        idle = step - last - 1
         if idle > 0:
+            # Forgotten evidence is the same as a heavier prior.
             prior *= exp(min(_FORGOTTEN, idle / REQUEST_IDLE_STEPS))
             quick_prior *= exp(min(_FORGOTTEN, idle / QUICK_IDLE_STEPS))
-        hits, misses = prior * first, prior * (1 - first)
-        ratio = (ok + hits) * (bad_due + misses) / ((bad + misses) * (ok_due + hits))
         first_odds = odds[0]
-        steady = first_odds * ratio
-        steady /= 1 + steady
+        hits = prior * first
+        misses = prior - hits
+        likely = first_odds * (accepted + hits) * (trials - expected + misses)
+        steady = likely / (likely + (trials - accepted + misses) * (expected + hits))
 
-        hits, misses = quick_prior * first, quick_prior * (1 - first)
-        ratio = (
-            (quick_ok + quick_prior * steady)
-            * (quick_bad_due + misses)
-            / ((quick_bad + quick_prior * (1 - steady)) * (quick_ok_due + hits))
-        )
-        quick = first_odds * ratio
-        quick /= 1 + quick
+        hits = quick_prior * first
+        prior = quick_prior * steady
+        likely = first_odds * (quick_accepted + prior) * (quick_trials - quick_expected + quick_prior - hits)
+        quick = likely / (likely + (quick_trials - quick_accepted + quick_prior - prior) * (quick_expected + hits))
 
-        mixed = _inside(steady + quickness * (quick - steady))
-        return Belief(steady, quick, round(log(mixed / (1 - mixed)) / LEVEL))
+        mixed = steady + quickness * (quick - steady)
+        if mixed > _CERTAIN:
+            mixed = _CERTAIN
+        elif mixed < 1 - _CERTAIN:
+            mixed = 1 - _CERTAIN
+        return tuple.__new__(Belief, (steady, quick, round(log(mixed / (1 - mixed)) / LEVEL)))
 
 
 class Belief(NamedTuple):

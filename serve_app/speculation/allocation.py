@@ -13,32 +13,23 @@ time for the same texts than maximising each step's tokens per second.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import inf, log
+from operator import mul
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import StepCost
 
 _NOTHING: Final = 1e-9
 """A gain below this counts as none."""
-SEARCH_STEPS: Final = 32
-"""Steps between full searches for the best depth; between them it climbs from the depth before."""
-KINDS_PER_STEP: Final = 4
-"""A batch of this many kinds of requests (by category and acceptance) is searched at every step; one of n times as many
-every n + 1 steps."""
-_SAME_TIME: Final = 0.1
-"""A search holds while the predicted step time differs from what it found by at most this share. For a fuller step, or
-once the costs turned out to be different, it is made again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Curve:
-    """One level of acceptance; the requests that share it are one group. Compared by identity."""
+    """One level of acceptance; the requests that share it are one group. Compared by identity, never changed (frozen
+    it would take twice as long to make)."""
 
-    gains: tuple[float, ...]
-    """Entry j: probability that draft tokens 0..j are all accepted."""
     output: tuple[float, ...]
     """Entry k: expected output tokens of a step for which k draft tokens are requested."""
     log_output: tuple[float, ...]
@@ -48,7 +39,7 @@ class Curve:
     more than this many times what a token costs. Never decreasing."""
 
     @classmethod
-    def of(cls, gains: Sequence[float], share: float = 1.0) -> Curve:
+    def of(cls, gains: Iterable[float], share: float = 1.0) -> Curve:
         """Return the curve of expected gains (not increasing).
 
         Args:
@@ -56,14 +47,19 @@ class Curve:
             share: how often requested drafts come (0-1); n-gram drafts often find no match. A step without a
                 draft costs no verification.
         """
-        output = tuple([1 + share * total for total in accumulate(gains, initial=0.0)])
-        critical, least = [], 0.0
-        for k, gain in enumerate(gains):
+        outputs, critical = [1.0], []
+        output, tokens, least = 1.0, 1.0, 0.0
+        for gain in gains:
             # Taking one more multiplies the output by 1 + share gain / output and the request's time by
             # 1 + share token / (shared + (1 + share k) token); equal at this ratio of shared to token.
-            least = max(least, output[k] / gain - (1 + share * k)) if gain > _NOTHING else inf
+            ratio = output / gain - tokens if gain > _NOTHING else inf
+            if ratio > least:
+                least = ratio
             critical.append(least)
-        return cls(tuple(gains), output, tuple([log(tokens) for tokens in output]), tuple(critical))
+            tokens += share
+            output += share * gain
+            outputs.append(output)
+        return cls(tuple(outputs), tuple(map(log, outputs)), tuple(critical))
 
 
 class Group(NamedTuple):
@@ -112,8 +108,6 @@ class Allocation(NamedTuple):
     """Expected output tokens per second, prefill apart."""
     score: float
     """Sum of the requests' logarithmic speeds."""
-    ratio: float
-    """Draft tokens whose `Curve.critical` is below this are worth verifying."""
 
 
 class Allocator:
@@ -144,7 +138,7 @@ class Allocator:
     def plain(self) -> Allocation:
         """Return the allocation without drafts for any of the groups."""
         nothing = (0,) * len(self._groups)
-        return self._scored(nothing, 0, self._cost.draft(self._least_depth), 0.0)
+        return self._scored(nothing, 0, self._cost.draft(self._least_depth))
 
     @property
     def groups(self) -> Sequence[Group]:
@@ -157,10 +151,12 @@ class Allocator:
         Args:
             step_s: times of these steps, s.
         """
-        logs, outputs = [0.0] * len(step_s), [0.0] * len(step_s)
-        for curve, count, _ in self._groups:
-            logs = [total + count * log_output for total, log_output in zip(logs, curve.log_output, strict=False)]
-            outputs = [total + count * output for total, output in zip(outputs, curve.output, strict=False)]
+        counts = [group.size for group in self._groups]
+        # By K, as deep as every group may go.
+        logs_by_k = zip(*[group.curve.log_output for group in self._groups], strict=False)
+        outputs_by_k = zip(*[group.curve.output for group in self._groups], strict=False)
+        logs = [sum(map(mul, counts, each)) for each in logs_by_k]
+        outputs = [sum(map(mul, counts, each)) for each in outputs_by_k]
         size, groups = self._count, len(self._groups)
         return [
             Allocation(
@@ -171,15 +167,9 @@ class Allocator:
                 seconds=step_s[k],
                 rate=outputs[k] / step_s[k],
                 score=logs[k] - size * log(step_s[k] / size),
-                ratio=0.0,
             )
             for k in range(len(step_s))
         ]
-
-    def at(self, depth: int, ratio: float) -> Allocation:
-        """Return the allocation at a depth and a ratio of shared time to token price that an earlier search found."""
-        depths, taken = self._worth(depth, ratio)
-        return self._scored(depths, taken, self._cost.draft(max(depth, self._least_depth)), ratio)
 
     def best(self, near: int | None = None) -> Allocation:
         """Return the allocation with the highest score.
@@ -225,13 +215,9 @@ class Allocator:
         """Return the allocation at these prices, and how many draft tokens it takes."""
         shared, price = prices
         ratio = shared / price if price else inf
-        depths, taken = self._worth(depth, ratio)
-        return self._scored(depths, taken, fixed_s, ratio), taken
-
-    def _worth(self, depth: int, ratio: float) -> tuple[tuple[int, ...], int]:
-        """Return the draft tokens of each group that are worth it at this ratio, and their sum over all requests."""
         depths = [bisect_left(group.curve.critical, ratio, 0, min(depth, group.most)) for group in self._groups]
-        return tuple(depths), sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
+        taken = sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
+        return self._scored(tuple(depths), taken, fixed_s), taken
 
     def _prices(self, taken: int, fixed_s: float) -> tuple[float, float]:
         """Return each request's part of the shared time, s, and the price of a token, s, with that many draft tokens.
@@ -248,13 +234,7 @@ class Allocator:
         price = min(price, seconds / tokens)
         return (seconds - price * tokens) / self._count, price
 
-    def _scored(
-        self,
-        depths: tuple[int, ...],
-        taken: int,
-        fixed_s: float,
-        ratio: float,
-    ) -> Allocation:
+    def _scored(self, depths: tuple[int, ...], taken: int, fixed_s: float) -> Allocation:
         decode = self._decode_tokens + self._share * taken
         decode_s = seconds = self._cost.verify(decode) + fixed_s
         price = self._prices(taken, fixed_s)[1]
@@ -272,48 +252,8 @@ class Allocator:
         tokens = decode + self._prefill_tokens
         if self._prefill_tokens:
             seconds = self._cost.verify(tokens) + fixed_s
-        return Allocation(depths, most, tokens, output, seconds, output / decode_s, score, ratio)
+        return Allocation(depths, most, tokens, output, seconds, output / decode_s, score)
 
 
 def _score(allocation: Allocation) -> float:
     return allocation.score
-
-
-class Search(NamedTuple):
-    """When to search again, and what the last search found.
-
-    A search takes time by the kinds of requests in the batch, so with many of them it is made every few steps only.
-    Between searches each request's draft tokens still follow its own acceptance. Only the depth, what a token costs and
-    what a saved step is worth are kept, and these hardly change from one step to the next.
-    """
-
-    depth: int
-    ratio: float
-    """`Allocation.ratio`."""
-    seconds: float
-    """Predicted time of the step."""
-    due: int
-    """Step at which to search again, around this depth."""
-    full_due: int
-    """Step at which to search at all depths."""
-
-    @classmethod
-    def none(cls) -> Search:
-        """Return the state before the first search."""
-        return cls(0, 0.0, 0.0, 0, 0)
-
-    def next(self, allocator: Allocator, kinds: int, step: int) -> tuple[Allocation, Search]:
-        """Return the allocation for this step, and the search to go on with."""
-        if step < self.due:
-            same = allocator.at(self.depth, self.ratio)
-            if abs(same.seconds - self.seconds) <= _SAME_TIME * self.seconds:
-                return same, self
-        full = step >= self.full_due
-        found = allocator.best(None if full else self.depth)
-        return found, Search(
-            depth=found.depth,
-            ratio=found.ratio,
-            seconds=found.seconds,
-            due=step + 1 + kinds // KINDS_PER_STEP,
-            full_due=step + SEARCH_STEPS if full else self.full_due,
-        )

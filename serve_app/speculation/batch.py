@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from router.registry import Drafts
-from serve_app.speculation.acceptance import Belief, CategoryState, Evidence
-from serve_app.speculation.allocation import Allocation, Allocator, Curve, Fixed, Group, Load
+from serve_app.speculation.allocation import Allocator, Curve, Fixed, Group, Load
 from serve_app.speculation.cost_curve import StepCost
-from serve_app.speculation.drafters import Way, trials
+from serve_app.speculation.drafters import Choice, Way
 from serve_app.speculation.exploration import Backoff
 from serve_app.speculation.tau import TauState
 
@@ -60,24 +59,14 @@ class RequestState:
     """None: no tau."""
     floor: float
     """Least expected accepted / drafted of an auto request with a tau; 0: none."""
-    category: CategoryState
-    evidence: Evidence
-    belief: Belief
-    curve: Curve
+    way: Way
+    """Who drafts for it now, and how well."""
+    choice: Choice | None
+    """Where the controller decides who drafts."""
     backoff: Backoff
     """Of an idle request: when to probe."""
-    drafts: Drafts = "own"
-    """Who drafts for it now."""
-    other: Way | None = None
-    """The other way to draft, where the controller decides who does."""
-    trials: Backoff = field(default_factory=trials)
-    """When to try the other way."""
-    trying: bool = False
-    """The way in use is a trial."""
-    review: int = 0
-    """Step at which to decide again who drafts."""
-    asked: int = 0
-    """Draft tokens that the last decision asked for."""
+    requested: int = 0
+    """Draft tokens that the last decision requested of n-gram lookup."""
     idle: bool = False
     """An auto request to which the last decision gave no drafts, other than a probe's."""
     probing: bool = False
@@ -88,12 +77,17 @@ class RequestState:
     @property
     def tau_now(self) -> float:
         """Acceptance rate (0-1) below which it stops now; 0: none yet."""
-        return (self.category.tau or 0.0) if self.tau is None else self.tau
+        return (self.way.category.tau or 0.0) if self.tau is None else self.tau
 
     @property
     def stopped(self) -> bool:
         """Whether tau has stopped it."""
         return self.tau_state is not None and self.tau_state.stopped
+
+    @property
+    def probe_due(self) -> int:
+        """Step from which on it may be probed, where it is idle or tau has stopped it."""
+        return self.tau_state.backoff.due if self.tau_state is not None and self.tau_state.stopped else self.backoff.due
 
 
 class Batch(NamedTuple):
@@ -110,7 +104,7 @@ class Batch(NamedTuple):
     """All requests."""
 
 
-def sort_batch(requests: Iterable[RequestState], prefill_tokens: int, cost: StepCost, share: float) -> Batch:
+def sort_batch(requests: Sequence[RequestState], prefill_tokens: int, cost: StepCost, share: float) -> Batch:
     """Sort the requests, and set up the search for what the auto requests get.
 
     Args:
@@ -119,37 +113,25 @@ def sort_batch(requests: Iterable[RequestState], prefill_tokens: int, cost: Step
         cost: step times.
         share: share of the requested draft tokens that come (0-1).
     """
-    groups: dict[int, list[RequestState]] = {}
-    fixed: dict[tuple[int, int], Fixed] = {}
+    groups: dict[Curve, list[RequestState]] = {}
+    fixed: dict[tuple[Curve, int], int] = {}
     own_k: list[RequestState] = []
     stopped: list[RequestState] = []
-    size = 0
     for request in requests:
-        size += 1
-        k = request.k
-        if k != 0 and request.stopped:
+        k, curve = request.k, request.way.curve
+        if k != 0 and request.tau_state is not None and request.tau_state.stopped:
             stopped.append(request)
             k = 0
         elif k is None:
-            same = groups.get(id(request.curve))
+            same = groups.get(curve)
             if same is None:
-                groups[id(request.curve)] = [request]
+                groups[curve] = [request]
             else:
                 same.append(request)
             continue
         else:
             own_k.append(request)
-        key = (id(request.curve), k)
-        before = fixed.get(key)
-        fixed[key] = Fixed(request.curve, 1 + (before.size if before else 0), k)
-    autos = list(groups.values())
-    allocator = Allocator(
-        [Group.of(same[0].curve, len(same)) for same in autos], Load(prefill_tokens, list(fixed.values())), cost, share
-    )
-    return Batch(autos, own_k, stopped, allocator, size)
-
-
-def depths_of(batch: Batch, allocation: Allocation) -> Iterable[tuple[RequestState, int]]:
-    """Yield each auto request with the draft tokens that the allocation gives it."""
-    for group, k in zip(batch.autos, allocation.depths, strict=True):
-        yield from [(request, k) for request in group]
+        fixed[curve, k] = fixed.get((curve, k), 0) + 1
+    load = Load(prefill_tokens, [Fixed(curve, count, k) for (curve, k), count in fixed.items()])
+    allocator = Allocator([Group.of(curve, len(same)) for curve, same in groups.items()], load, cost, share)
+    return Batch(list(groups.values()), own_k, stopped, allocator, len(requests))

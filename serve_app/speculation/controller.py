@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import exp, log, log1p
+from math import exp, log
 from typing import Final, NamedTuple
 
 from router.observation import Learned
 from router.registry import Drafts
 from router.spec_params import SpecParams
-from serve_app.speculation.acceptance import CategoryState, Evidence, StepCounts
-from serve_app.speculation.allocation import Allocation, Search
-from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, depths_of, sort_batch
+from serve_app.speculation.acceptance import CategoryState
+from serve_app.speculation.advice import Advisor, SeenStep
+from serve_app.speculation.allocation import Allocation
+from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, sort_batch
 from serve_app.speculation.cost import STEP_S, CostTable, StepTime
-from serve_app.speculation.cost_curve import StepCost
-from serve_app.speculation.drafters import (
-    KNOWN_TRIALS,
-    REVIEW_STEPS,
-    SWITCH_GAIN,
-    TRIAL_STEPS,
-    Way,
-    is_worth_a_trial,
-    worth,
+from serve_app.speculation.drafters import KNOWN_TRIALS, Choice, Way
+from serve_app.speculation.exploration import (
+    Allowance,
+    Backoff,
+    Probes,
+    affordable_probes,
+    graph_trial,
+    lost_s,
+    near_trial,
 )
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.exploration import Allowance, Backoff, Probes, affordable_probes, hopeful
-from serve_app.speculation.settings import SpeculationSettings
-from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
+from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState, break_even
 
 IDLE_PROBE_TOKENS: Final = 1
 """Draft tokens of a probe of an idle `auto` request."""
@@ -37,15 +36,19 @@ _FIRST_PLAIN_STEPS: Final = 8
 """Steps between the first two steps without drafts that measure what drafts cost."""
 _MOST_PLAIN_STEPS: Final = 512
 """Most steps between such plain steps (they back off, doubling each time)."""
+_SEARCH_STEPS: Final = 32
+"""Steps between searches at every depth; between them it climbs from the depth before."""
 _SHARE_KEEP: Final = exp(-1 / 100)
 """What a step leaves of the measured share of requested drafts that come: older ones fade by e in 100 steps."""
 _DRAFT_DELAY: Final = 4
 """Steps until the drafts requested now may have been observed. Rather too many: while more and more are requested,
 drafts then seem to come more often than they do and the step to be fuller than it is, which is the harmless mistake."""
-_MOST_STEPS_A_CURVE: Final = 8
-"""Most steps for which a curve of step times is used; fewer while it is still being learned."""
 _SHARE_PRIOR: Final = 5.0
 """Draft tokens that are taken to have come as requested, before any were requested."""
+_MOST_COME: Final = 0.98
+"""Where a smaller share of the requested drafts comes, requests with one depth do not verify the same number."""
+_TAU_STEPS: Final = 32
+"""Steps after which the break-even acceptance is computed again."""
 
 
 class StepResult(NamedTuple):
@@ -68,36 +71,12 @@ class StepResult(NamedTuple):
     ngram: frozenset[str] = frozenset()
     """Ids of those requests whose verified drafts came from n-gram lookup beside an own draft."""
     verify_s: float | None = None
-    """Time of the forward pass, s, where the worker measured it apart from drafting."""
+    """Time of the forward pass and of the device's wait for it, s, where the worker measured it apart from drafting."""
     draft_s: float | None = None
-    """Time of drafting, s, where the worker measured it apart."""
-
-
-_MOST_COME: Final = 0.98
-"""Where a smaller share of the requested drafts comes, requests with one depth do not verify the same number."""
-_TAU_STEPS: Final = 32
-"""Steps after which the break-even acceptance is computed again."""
-_NEAR: Final = 0.06
-"""What drafting all alike may seem to lose, of a step, and still be tried as far as the allowance goes."""
-MOST_SAVED: Final = 0.75
-"""Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
-ADVICE_STEPS: Final = 64
-"""Fewest steps that the advice is judged by."""
-_MOST_SEEN: Final = 256
-"""Most of them."""
-WORTH: Final = 0.97
-"""Drafts are advised against if an engine without speculation takes less than this part of the time."""
-
-
-class SeenStep(NamedTuple):
-    """A step, as far as the advice needs it."""
-
-    decoding: int
-    emitted: int
-    prefill_tokens: int
-    tokens: int
-    depth: int
-    captured: bool
+    """Time of drafting, s, where the worker measured it apart and the entry's own draft ran."""
+    uniform: int | None = None
+    """Draft tokens that the step was scheduled to verify for each request, invalid ones included: vLLM pads these, so
+    they count for the graph. None: not the same for all, or prompt tokens in it."""
 
 
 class DepthController:
@@ -120,29 +99,23 @@ class DepthController:
             raise ValueError(f"k_max must be at least 1, got {k_max}")
         self._k_max = k_max
         self._facts = facts = facts or EngineFacts()
-        self._uniform = facts.graph in ("k_max", "per_k")
-        self._apart = False
         self._exploration_share = settings.exploration_share
-        self._least_gain = log1p(settings.min_gain)
+        self._step = 0
         self._requests: dict[str, RequestState] = {}
+        self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
         self._categories: dict[tuple[str, Drafts], CategoryState] = {}
         self._table = CostTable(facts, k_max)
-        self._costs = self._table.cost()
+        self._advisor = Advisor()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
-        self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
-        self._taus_due = 0
-        self._step = 0
-        self._seen: deque[SeenStep] = deque(maxlen=_MOST_SEEN)
-        self._search = Search.none()
+        self._depth = 0  # that the last search found
         self._allowance = Allowance(STEP_S)
         # Due at once: the prior of the costs is the least certain thing.
         self._plain = Backoff(_FIRST_PLAIN_STEPS, _MOST_PLAIN_STEPS, _FIRST_PLAIN_STEPS, due=0)
-        self._hopeless_due = 0
-        self._cost_due = 0
+        self._taus_due = 0
         self._requested_tokens = self._drafted_tokens = 0.0
-        self._share = 1.0  # of the requested draft tokens, those that come
         self._requested_lately = deque([0] * _DRAFT_DELAY)
+        self._share = 1.0  # of the requested draft tokens, those that come
 
     def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool = False) -> None:
         """Begin a request; forget an earlier one of the same id.
@@ -157,33 +130,24 @@ class DepthController:
         k = 0 if seeded else min(spec.k, self._k_max) if isinstance(spec.k, int) else None
         tau = None if spec.tau == "auto" else spec.tau or 0.0
         floor = min(1.0, tau + MARGIN) if tau and k is None else 0.0
+        way = self._way(category, "ngram" if spec.drafts == "ngram" else "own", floor)
+        chooses = spec.drafts == "auto" and k != 0
         self._choosers.discard(request_id)
-        if spec.drafts in ("ngram", "auto"):
+        if spec.drafts == "ngram" or chooses:
             self._choosers.add(request_id)
-        way, other = self._way(category, "own", floor), None
-        if spec.drafts == "ngram":
-            way = self._way(category, "ngram", floor)
-        elif spec.drafts == "auto" and k != 0:
-            other = self._way(category, "ngram", floor)
-        self._requests[request_id] = RequestState(
+        self._requests[request_id] = request = RequestState(
             id=request_id,
             k=k,
             why_fixed=Reason.SEEDED if seeded else Reason.ASKED,
             tau=tau,
             tau_state=TauState.new(step) if tau != 0.0 else None,
             floor=floor,
-            category=way.category,
-            evidence=way.evidence,
-            belief=way.belief,
-            curve=way.curve,
+            way=way,
+            choice=Choice(self._way(category, "ngram", floor), due=step) if chooses else None,
             backoff=Backoff.starting(step),
-            drafts=way.drafts,
-            other=other,
-            review=step,
         )
         if not way.category.evidence.trials[0]:
             # The first request of a category is probed at once.
-            request = self._requests[request_id]
             request.backoff = request.backoff._replace(due=step)
 
     def _way(self, category: str, drafts: Drafts, floor: float) -> Way:
@@ -191,9 +155,7 @@ class DepthController:
         state = self._categories.get((category, drafts))
         if state is None:
             state = self._categories[category, drafts] = CategoryState(category, self._k_max)
-        evidence = Evidence(self._step)
-        belief = evidence.belief(state.profile, self._step)
-        return Way(drafts, state, evidence, belief, state.curve(belief.level, floor, self._share))
+        return Way.new(drafts, state, self._step, floor, self._share)
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
@@ -205,7 +167,7 @@ class DepthController:
         request = self._requests.get(request_id)
         if request is None or request.tau_state is None:
             return None
-        return request.category.tau if request.tau is None else request.tau
+        return request.way.category.tau if request.tau is None else request.tau
 
     def learned(self) -> Learned:
         """Return what was learned about when drafts pay."""
@@ -213,8 +175,8 @@ class DepthController:
         for (category, _), state in self._categories.items():
             if state.tau is not None and state.evidence.trials[0] >= KNOWN_TRIALS:
                 taus[category] = min(state.tau, taus.get(category, 1.0))
-        advice = self.advice
-        return Learned(taus, "no_drafts", advice) if advice else Learned(taus)
+        reason = self._advisor.reason
+        return Learned(taus, "no_drafts", reason) if reason else Learned(taus)
 
     def decide(self, decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
         """Return how many draft tokens to verify for each of these requests in its next step.
@@ -224,50 +186,46 @@ class DepthController:
             prefill_tokens: prompt tokens in that same step, as far as known.
         """
         requests = self._requests
-        known = [requests[key] for key in decoding if key in requests]
+        known = [request for key in decoding if (request := requests.get(key)) is not None]
         if not known:
             return {}
         self._step = step = self._step + 1
         self._share = min(1.0, (self._drafted_tokens + _SHARE_PRIOR) / (self._requested_tokens + _SHARE_PRIOR))
-        mixed = self._mixed_cost
         if step >= self._taus_due:
             self._taus_due = step + _TAU_STEPS
             self._learn_taus(len(known))
+        mixed = self._table.costs.mixed
         if self._choosers:
-            for request in known:
-                if request.other is not None and request.review <= step:
-                    self._review(request, len(known))
-            if all(request.drafts == "ngram" for request in known):
+            self._choose(known)
+            if all(request.way.drafts == "ngram" for request in known):
                 # Lookups cost no draft iterations.
                 mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
         batch = sort_batch(known, prefill_tokens, mixed, self._share)
-        best, self._search = self._search.next(batch.allocator, len(batch.autos), step)
-        none = batch.allocator.plain()
-        uniforms = self._uniforms(batch) if self._uniform else []
+        best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
+        self._depth = best.depth
+        uniforms = self._uniforms(batch, prefill_tokens)
+        none = uniforms[0] if uniforms else batch.allocator.plain()
         if uniforms:
-            none = uniforms[0]
             best = max([*uniforms, self._corrected(best, batch)], key=_score)
-        if best.score - none.score < batch.size * self._least_gain:
+        if best.score <= none.score:
             best = none
-        tried = self._graph_try(uniforms, best, batch.size)
-        if tried is None and uniforms and not best.depth:
-            tried = self._near_try(uniforms, best)
-        if tried is not None:
-            best = tried
-        plain = tried is None and self._is_plain(best, none)
+        trial = self._trial(uniforms, best, batch.size)
+        if trial is not None:
+            best = trial
+        plain = trial is None and self._is_plain(best, none)
         decided: dict[str, Decision] = {}
         idle = self._write(batch, best, Reason.PLAIN if plain else Reason.AUTO, decided)
         taken = none if plain else best
         if not plain:
-            stopped = [request for request in batch.stopped if _tau_due(request) <= step]
+            stopped = [request for request in batch.stopped if request.probe_due <= step]
             for due, tokens in ((stopped, PROBE_TOKENS), (idle, IDLE_PROBE_TOKENS)):
                 if due:
                     taken = self._probe(batch, uniforms, due, min(tokens, self._k_max), taken, decided)
         if self._choosers:
             for request in known:
-                if request.drafts == "ngram":
+                if request.way.drafts == "ngram":
                     decision = decided[request.id]
-                    request.asked = decision.k
+                    request.requested = decision.k
                     decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
@@ -279,133 +237,102 @@ class DepthController:
 
         Impossible counts are taken as the nearest possible ones (`possible_counts`).
         """
-        touched: list[CategoryState] = []
-        total = 0
-        for request_id, counts in result.requests.items():
-            drafted, accepted = possible_counts(*counts, self._k_max)
-            request = self._requests.get(request_id)
-            looked_up = request_id in result.ngram
+        total = emitted = 0
+        requests, ngram, k_max, step, share = self._requests, result.ngram, self._k_max, self._step, self._share
+        for request_id, (drafted, accepted) in result.requests.items():
+            if not 0 <= accepted <= drafted <= k_max:
+                drafted, accepted = possible_counts(drafted, accepted, k_max)
+            emitted += accepted
+            request = requests.get(request_id)
+            looked_up = request_id in ngram
             if not drafted:
-                if not (looked_up and request is not None and request.asked):
+                if not (looked_up and request is not None and request.requested):
                     continue
                 drafted = 1  # a lookup that found nothing is as good as a rejected draft
             total += drafted
-            if request is not None and (request.drafts == "ngram") == looked_up:
-                if request.category.counts is None:
-                    request.category.counts = StepCounts(self._k_max)
-                    touched.append(request.category)
-                self._learn(request, request.category.counts, drafted, accepted)
-        for category in touched:
-            category.learn()
-        self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
-        self._time(result)
-        self._seen.append(self._seen_step(result, total))
-
-    def _review(self, request: RequestState, size: int) -> None:
-        """Decide who drafts for a request: the way that is expected to be faster, or for a few steps the other one."""
-        other, step = request.other, self._step
-        if other is None:
-            return
-        request.review = step + REVIEW_STEPS
-        other.belief = other.evidence.belief(other.category.profile, step)
-        other.curve = other.category.curve(other.belief.level, request.floor, self._share)
-        now = worth(request.drafts, request.curve, self._costs.in_graph, size)
-        then = worth(other.drafts, other.curve, self._costs.in_graph, size)
-        if then > now + SWITCH_GAIN:
-            if not request.trying:
-                request.trials = request.trials.succeeded(step)
-            request.trying = False
-        elif request.trials.due <= step and is_worth_a_trial(other, now, then):
-            request.trials = request.trials.failed(step)
-            request.trying = True
-            request.review = step + TRIAL_STEPS
-        else:
-            request.trying = False
-            return
-        request.other = Way(request.drafts, request.category, request.evidence, request.belief, request.curve)
-        request.drafts, request.category, request.evidence = other.drafts, other.category, other.evidence
-        request.belief, request.curve = other.belief, other.curve
-
-    def _learn_taus(self, size: int) -> None:
-        """Learn for each category the acceptance at which drafts neither gain nor lose time in a batch of that size.
-
-        With K drafts a step yields 1 + K r tokens of acceptance r, and takes t(K): r = (t(K) / t(0) - 1) / K, at the K
-        that suits the category best.
-        """
-        times = [
-            self._seconds(size * (1 + k), k, self._facts.captured(k, size * (1 + k), self._k_max))
-            for k in range(self._k_max + 1)
-        ]
+            if request is None or (request.way.drafts == "ngram") != looked_up:
+                continue
+            request.way.learn(drafted, accepted, step, request.floor, share)
+            if request.tau_state is not None:
+                request.tau_state = request.tau_state.after(request.tau_now, drafted, accepted, step)
+            if request.probing:
+                request.probing = False
+                request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
         for state in self._categories.values():
-            output = state.curve(state.level, 0.0, self._share).output
-            k = max(range(1, self._k_max + 1), key=lambda k: output[k] / times[k])
-            state.tau = min(1.0, max(0.0, (times[k] / times[0] - 1) / k))
+            state.learn()
+        self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
+        captured = not result.prefill and self._facts.captured(result.uniform, result.batched_tokens, k_max)
+        if self._timed(result, captured):
+            prefill_tokens = max(0, result.batched_tokens - result.decoding - total)
+            seen = SeenStep(
+                result.decoding,
+                result.decoding + emitted,
+                prefill_tokens,
+                result.batched_tokens,
+                result.depth,
+                captured,
+            )
+            self._advisor.observe(seen, self._table)
 
-    def _seen_step(self, result: StepResult, drafted: int) -> SeenStep:
-        accepted = sum([pair[1] for pair in result.requests.values()])
-        return SeenStep(
-            decoding=result.decoding,
-            emitted=result.decoding + accepted,
-            prefill_tokens=max(0, result.batched_tokens - result.decoding - drafted),
-            tokens=result.batched_tokens,
-            depth=result.depth,
-            captured=self._is_captured(result),
+    def _timed(self, result: StepResult, captured: bool) -> bool:
+        """Learn one step's time. Return whether that taught something."""
+        iterations = self._facts.iterations(result.depth, self._k_max)
+        seconds = result.step_s
+        if result.verify_s is not None:
+            self._table.observe_apart(result.draft_s, iterations)
+            seconds, iterations = result.verify_s, 0
+        return seconds is not None and self._table.observe(
+            StepTime(seconds, result.batched_tokens, captured, iterations)
         )
 
-    @property
-    def advice(self) -> str | None:
-        """Why the engine should run without speculation, judged by its last steps; None: it should not, or too little
-        is known."""
-        if len(self._seen) < ADVICE_STEPS or (self._facts.draft == "always" and not self._apart):
-            return None
-        ours_s = plain_s = off_s = 0.0
-        for step in self._seen:
-            ours_s += self._seconds(step.tokens, step.depth, step.captured)
-            size = step.decoding
-            if size:
-                # Without speculation this step's tokens would have come in so many steps.
-                steps = step.emitted / size
-                captured = self._facts.captured(0, size, self._k_max)
-                alone_s = self._seconds(size, 0, captured)
-                plain_s += steps * alone_s
-                alone_s -= self._costs.in_graph.draft(0) + (0.0 if captured else self._costs.piecewise_s)
-                off_s += steps * alone_s
-            if step.prefill_tokens:
-                # Prompts take the same time on both.
-                more_s = self._costs.piecewise.verify(size + step.prefill_tokens)
-                more_s -= self._costs.in_graph.verify(size) if size else 0.0
-                off_s += more_s
-                plain_s += more_s
-        ratio = off_s / min(ours_s, plain_s)
-        if ratio >= WORTH:
-            return None
-        return f"lately an engine without speculation would have taken {ratio:.2f} of the time"
+    def _choose(self, known: Sequence[RequestState]) -> None:
+        """Choose who drafts for the requests that leave it open, where that is due."""
+        for request in known:
+            choice = request.choice
+            if choice is not None and choice.due <= self._step:
+                choice.other.believe(self._step, request.floor, self._share)
+                request.way = choice.review(request.way, self._table.costs.in_graph, len(known), self._step)
 
-    def _near_try(self, uniforms: list[Allocation], none: Allocation) -> Allocation | None:
-        """Return an allocation that is nearly as good as no drafts, if the allowance covers its loss: running it shows
-        whether it is better."""
-        near = max(uniforms[1:], key=_score, default=none)
-        lost_s = _lost_s(near, none.rate)
-        if not near.depth or lost_s > min(_NEAR * none.seconds, self._allowance.seconds):
-            return None
-        self._allowance = self._allowance.spent(lost_s)
-        return near
+    def _learn_taus(self, size: int) -> None:
+        """Learn for each category the acceptance at which drafts neither gain nor lose time in a batch of that size."""
+        times_s = [self._table.costs.alike_s(size, k) for k in range(self._k_max + 1)]
+        for state in self._categories.values():
+            state.tau = break_even(times_s, state.curve(state.level, 0.0, self._share).output)
 
-    def _graph_try(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
-        """Return an allocation to find out what a graph saves, if none has run yet and it may pay."""
-        if not uniforms or self._table.graph_is_known:
+    def _uniforms(self, batch: Batch, prefill_tokens: int) -> list[Allocation]:
+        """Return the allocations of one number of draft tokens to all, from 0 up; none where that brings no graph."""
+        if self._facts.graph not in ("k_max", "per_k") or batch.stopped or batch.fixed or prefill_tokens:
+            return []
+        costs, size = self._table.costs, batch.size
+        most = min([group.most for group in batch.allocator.groups])
+        if size == 1 or self._share > _MOST_COME:
+            return batch.allocator.uniforms([costs.alike_s(size, k) for k in range(most + 1)])
+        # Drafts often fail to come, so requests do not verify the same number.
+        drafting_s = [costs.step_s(size * (1 + k), k, captured=False) for k in range(1, most + 1)]
+        return batch.allocator.uniforms([costs.alike_s(size, 0), *drafting_s])
+
+    def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
+        """Return the allocation with the time that such steps were measured to take."""
+        seconds = self._table.costs.step_s(allocation.tokens, allocation.depth, captured=False)
+        return allocation._replace(
+            seconds=seconds,
+            rate=allocation.output / seconds,
+            score=allocation.score - batch.size * log(seconds / allocation.seconds),
+        )
+
+    def _trial(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
+        """Return what to try instead of the best allocation, to find out what its graph saves. Charges the loss."""
+        if not uniforms:
             return None
-        least = self._costs.piecewise.at_knot_s[0]
-        for each in uniforms:
-            if not self._facts.captured(each.depth, each.tokens, self._k_max):
-                continue
-            hope_s = each.seconds - max(0.0, MOST_SAVED * least - (least - self._costs.in_graph.at_knot_s[0]))
-            hoped = each.score + size * log(each.seconds / max(hope_s, 0.1 * each.seconds))
-            lost_s = _lost_s(each, best.rate)
-            if hoped > best.score and lost_s <= self._allowance.seconds:
-                self._allowance = self._allowance.spent(lost_s)
-                return each
-        return None
+        trial, allowed_s = None, self._allowance.seconds
+        if not self._table.graph_is_known:
+            trial = graph_trial(uniforms, best, size, self._table.costs, allowed_s)
+        if trial is None and not best.depth:
+            trial = near_trial(uniforms)
+        if trial is None or lost_s(trial, best.rate) > allowed_s:
+            return None
+        self._allowance = self._allowance.spent(lost_s(trial, best.rate))
+        return trial
 
     def _is_plain(self, best: Allocation, none: Allocation) -> bool:
         """Return whether this step goes without drafts, to measure what drafts cost. Charges the loss."""
@@ -415,13 +342,13 @@ class DepthController:
             return False
         if none.depth or self._plain.due > self._step:
             return False
-        iterations = 0 if self._apart else self._facts.iterations(0, self._k_max)
-        if self._table.is_known(self._facts.captured(0, none.tokens, self._k_max), iterations, none.tokens):
+        captured = self._facts.captured(0, none.tokens, self._k_max)
+        if self._table.is_known(self._table.costs.key(none.tokens, 0, captured)):
             return False
-        lost_s = none.output / none.rate - none.output / best.rate
-        if lost_s > self._allowance.seconds:
+        lost = lost_s(none, best.rate)
+        if lost > self._allowance.seconds:
             return False
-        self._allowance = self._allowance.spent(lost_s)
+        self._allowance = self._allowance.spent(lost)
         self._plain = self._plain.failed(self._step)
         return True
 
@@ -437,22 +364,25 @@ class DepthController:
             decided[request.id] = self._decisions[request.why_fixed][request.k or 0]
         off, given = self._decisions[Reason.AUTO_OFF][0], self._decisions[reason]
         due = []
-        for request, k in depths_of(batch, best):
+        for requests, k in zip(batch.autos, best.depths, strict=True):
             if k:
-                request.idle = False
-                decided[request.id] = given[0] if reason is Reason.PLAIN else given[k]
+                decision = given[0] if reason is Reason.PLAIN else given[k]
+                for request in requests:
+                    request.idle = False
+                    decided[request.id] = decision
                 continue
-            decided[request.id] = off
-            if not request.idle:
-                request.idle, request.probing = True, False
-                request.refresh = step + _REFRESH_STEPS
-                request.backoff = request.backoff.succeeded(step)
-                continue
-            if request.refresh <= step:
-                request.refresh = step + _REFRESH_STEPS
-                self._believe(request)
-            if request.backoff.due <= step:
-                due.append(request)
+            for request in requests:
+                decided[request.id] = off
+                if not request.idle:
+                    request.idle, request.probing = True, False
+                    request.refresh = step + _REFRESH_STEPS
+                    request.backoff = request.backoff.succeeded(step)
+                    continue
+                if request.refresh <= step:
+                    request.refresh = step + _REFRESH_STEPS
+                    request.way.believe(step, request.floor, self._share)
+                if request.backoff.due <= step:
+                    due.append(request)
         return due
 
     def _probe(
@@ -466,31 +396,24 @@ class DepthController:
     ) -> Allocation:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
-        allowed_s = self._allowance.seconds
-        size = batch.size
-        probes = affordable_probes(len(due), tokens, taken, size, self._mixed_cost, allowed_s)
+        allowed_s, mixed = self._allowance.seconds, self._table.costs.mixed
+        probes = affordable_probes(len(due), tokens, taken, mixed, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
-            probes = affordable_probes(len(due), 1, taken, size, self._mixed_cost, allowed_s)
+            probes = affordable_probes(len(due), 1, taken, mixed, allowed_s)
         if len(uniforms) > 1 and not taken.depth:
             # In a graph it may be cheaper to probe all.
-            alike = min(uniforms[1:], key=lambda each: _lost_s(each, taken.rate))
-            all_s = max(0.0, _lost_s(alike, taken.rate))
+            alike = min(uniforms[1:], key=lambda each: lost_s(each, taken.rate))
+            all_s = max(0.0, lost_s(alike, taken.rate))
             if all_s <= (probes.lost_s if probes.requests else allowed_s):
-                probes = Probes(size, alike.depth, all_s)
+                probes = Probes(batch.size, alike.depth, all_s)
                 due = [request for group in batch.autos for request in group]
         if not probes.requests:
             return taken
-        # Requests that tau stopped want drafts, whatever these cost.
         by_tau = due[0].stopped
-        if not by_tau and not hopeful(probes, taken.rate):
-            # Now and then all the same: a wrong idea of the costs may make it look hopeless.
-            if self._step < self._hopeless_due:
-                return taken
-            self._hopeless_due = self._step + _MOST_PLAIN_STEPS
         self._allowance = self._allowance.spent(probes.lost_s)
         if probes.requests < len(due):
-            due.sort(key=_tau_due if by_tau else _probe_due)
+            due.sort(key=lambda request: request.probe_due)
         for request in due[: probes.requests]:
             if by_tau and request.tau_state is not None:
                 request.tau_state = request.tau_state.probed(self._step)
@@ -505,80 +428,6 @@ class DepthController:
             seconds=taken.seconds + probes.lost_s,
         )
 
-    def _learn(self, request: RequestState, counts: StepCounts, drafted: int, accepted: int) -> None:
-        """Learn one request's outcome, of at least one draft token: for its category, belief, tau and probe."""
-        step = self._step
-        # Where the text has moved on since the two estimates were made, comparing them teaches nothing.
-        fresh = request.evidence.step >= step - 2
-        counts.add(drafted, accepted, request.belief.steady, request.belief.quick if fresh else None)
-        request.evidence = request.evidence.after(request.category.profile, drafted, accepted, step)
-        self._believe(request)
-        if request.tau_state is not None:
-            request.tau_state = request.tau_state.after(request.tau_now, drafted, accepted, step)
-        if request.probing:
-            request.probing = False
-            request.backoff = request.backoff.succeeded(step) if accepted else request.backoff.failed(step)
-
-    def _time(self, result: StepResult) -> None:
-        """Learn one step's time. Lay the curve anew for another size of step, or after some more steps."""
-        iterations = self._facts.iterations(result.depth, self._k_max)
-        seconds = result.step_s
-        if result.verify_s is not None and result.draft_s is not None:
-            self._apart = True
-            self._table.observe_draft(result.draft_s, iterations)
-            seconds, iterations = result.verify_s, 0
-        if seconds is None:
-            return
-        captured = self._is_captured(result)
-        table = self._table
-        new = table.observe(StepTime(seconds, result.batched_tokens, captured, iterations), self._costs)
-        if new or table.steps >= self._cost_due:
-            self._costs = table.cost()
-            self._cost_due = table.steps + min(_MOST_STEPS_A_CURVE, 1 + table.steps // 50)
-
-    def _is_captured(self, result: StepResult) -> bool:
-        if self._facts.graph == "none" or result.prefill:
-            return False
-        widths = {drafted for drafted, _ in result.requests.values()}
-        uniform = widths.pop() if len(widths) == 1 else None
-        return self._facts.captured(uniform, result.batched_tokens, self._k_max)
-
-    @property
-    def _mixed_cost(self) -> StepCost:
-        return self._costs.of(self._facts.graph == "any")
-
-    def _uniforms(self, batch: Batch) -> list[Allocation]:
-        """Return the allocations of one number of draft tokens to all, from 0 up; none where some requests differ."""
-        if batch.stopped or batch.fixed:
-            return []
-        most = min([group.most for group in batch.allocator.groups])
-        # Where drafts often fail to come, requests do not verify the same number.
-        alike = batch.size == 1 or self._share > _MOST_COME
-        step_s = []
-        for k in range(most + 1):
-            tokens = batch.size * (1 + k)
-            captured = (not k or alike) and self._facts.captured(k, tokens, self._k_max)
-            step_s.append(self._seconds(tokens, k, captured))
-        return batch.allocator.uniforms(step_s)
-
-    def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
-        """Return the allocation with the time that such steps were measured to take."""
-        seconds = self._seconds(allocation.tokens, allocation.depth, False)
-        return allocation._replace(
-            seconds=seconds,
-            rate=allocation.output / seconds,
-            score=allocation.score - batch.size * log(seconds / allocation.seconds),
-        )
-
-    def _seconds(self, tokens: float, depth: int, captured: bool) -> float:
-        iterations = 0 if self._apart else self._facts.iterations(depth, self._k_max)
-        return self._costs.step_s(tokens, depth, captured, iterations)
-
-    def _believe(self, request: RequestState) -> None:
-        """Form the belief again: after new evidence, time, or a new profile of the category."""
-        request.belief = belief = request.evidence.belief(request.category.profile, self._step)
-        request.curve = request.category.curve(belief.level, request.floor, self._share)
-
 
 def possible_counts(drafted: int, accepted: int, k_max: int) -> tuple[int, int]:
     """Return these counts, or the nearest ones with 0 <= accepted <= drafted <= k_max."""
@@ -586,20 +435,5 @@ def possible_counts(drafted: int, accepted: int, k_max: int) -> tuple[int, int]:
     return drafted, min(drafted, max(0, accepted))
 
 
-def _tau_due(request: RequestState) -> int:
-    """Return the step from which on a request that tau stopped may be probed."""
-    return request.tau_state.backoff.due if request.tau_state is not None else 0
-
-
-def _lost_s(allocation: Allocation, rate: float) -> float:
-    """Return how much longer a step takes than its output would take at that rate of tokens/s, s."""
-    return allocation.seconds - allocation.output / rate
-
-
 def _score(allocation: Allocation) -> float:
     return allocation.score
-
-
-def _probe_due(request: RequestState) -> int:
-    """Return the step from which on an idle request may be probed."""
-    return request.backoff.due

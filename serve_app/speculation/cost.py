@@ -11,8 +11,7 @@ step time on GPUs is not convex.
 
 The model is optimistic where nothing was measured, so that what would pay is tried, and then known.
 
-Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts. All cells are in units of the
-machine's speed, which follows a slower or faster machine within some ten steps, also for cells not seen lately.
+Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts.
 
 A unit is the time of the cheapest cell.
 """
@@ -20,13 +19,13 @@ A unit is the time of the cheapest cell.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from math import log, log2, sqrt
+from math import hypot, log, log2, sqrt
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
-from serve_app.speculation.engine_facts import EngineFacts
+from serve_app.speculation.settings import EngineFacts
 
 STEP_S: Final = 0.02
 """Time of a step before any was seen, s: sets the scale."""
@@ -46,8 +45,6 @@ MODEL_ERROR: Final = 0.01
 """How far the time of like steps is from any convex curve, relative."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
-SPEED_GAIN: Final = 0.15
-"""Part of a step's deviation that is taken for a change of machine speed."""
 CELL_STEPS: Final = 50.0
 """Memory of the mean time of like steps, such steps."""
 PRIOR_STEPS: Final = 2.0
@@ -55,7 +52,7 @@ PRIOR_STEPS: Final = 2.0
 _EXACT_TOKENS: Final = 8
 """Up to this many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS: Final = 3
-"""Of a cell's first steps the fastest counts: chance, a compile or a page fault only make steps slower."""
+"""A cell is known after so many steps. Until then one of them may have waited for a compile or a page fault."""
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
@@ -72,9 +69,11 @@ _WITHIN: Final = 0.02
 _MOST_RISE: Final = 1.25
 """Time per token rises by this factor at most, from cell to cell (kernels work by tiles)."""
 _MOST_MISFIT: Final = OUTLIER * OUTLIER
-_FAR: Final = 1.7
-_NEAR: Final = 1.05
-"""Factors by which the search for a time moves."""
+_MOVES: Final = (1.7, 1.2, 1.05)
+"""Factors by which the search for a time moves, the first only at the beginning. The second leaves most valleys that
+are not the deepest."""
+_MOST_STEPS_A_FIT: Final = 8
+"""Most steps for which a fit is used; fewer while the costs are still being learned."""
 _FIRST_FITS: Final = 50
 """Steps during which that search begins from what is expected; later it goes on from where it was."""
 
@@ -110,35 +109,69 @@ class Cell:
 
     tokens: float
     seconds: float
-    """At speed 1."""
     seen: float
     """How many steps, as far as remembered."""
+    first: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and tokens of the first `_FIRST_STEPS` steps."""
 
 
-class Costs(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Costs:
     """Predicted step times."""
 
     facts: EngineFacts
+    k_max: int
+    apart: bool
+    """Whether cells hold the times of forward passes only, because the worker measures drafting apart."""
     in_graph: StepCost
     """Of steps in a full graph; of every step where there are none."""
     piecewise: StepCost
     """Of other steps."""
-    corrections: dict[Key, float]
+    corrections: dict[Key, float] = field(default_factory=dict)
     """By cell: what measured steps took more than the model says, s."""
+    _steps_s: dict[tuple[float, int, bool], float] = field(default_factory=dict)
+    """Answers of `step_s`."""
 
     @property
     def piecewise_s(self) -> float:
         """What a step without a graph takes more, s."""
         return self.piecewise.at_knot_s[0] - self.in_graph.at_knot_s[0]
 
-    def of(self, captured: bool) -> StepCost:
-        """Return the times of steps in a graph or not."""
-        return self.in_graph if captured else self.piecewise
+    @property
+    def mixed(self) -> StepCost:
+        """Times of steps in which requests verify different numbers of draft tokens."""
+        return self.in_graph if self.facts.graph == "any" else self.piecewise
 
-    def step_s(self, tokens: float, depth: int, captured: bool, iterations: int) -> float:
-        """Return the time of a step, s; `iterations` are those that its cell counts."""
-        model = self.of(captured).verify(tokens) + self.in_graph.draft(depth)
-        return model + self.corrections.get(Key.of(captured, iterations, tokens), 0.0)
+    def key(self, tokens: float, depth: int, captured: bool) -> Key:
+        """Return the key of the cell of such a step."""
+        return Key.of(captured, 0 if self.apart else self.facts.iterations(depth, self.k_max), tokens)
+
+    def step_s(self, tokens: float, depth: int, captured: bool) -> float:
+        """Return the time of a step, s.
+
+        Args:
+            tokens: batched tokens.
+            depth: deepest draft that is made.
+            captured: whether it runs in a full graph.
+        """
+        seconds = self._steps_s.get((tokens, depth, captured))
+        if seconds is None:
+            verify_s = (self.in_graph if captured else self.piecewise).verify(tokens)
+            correction_s = self.corrections.get(self.key(tokens, depth, captured), 0.0)
+            seconds = verify_s + self.in_graph.draft(depth) + correction_s
+            self._steps_s[tokens, depth, captured] = seconds
+        return seconds
+
+    def alike_s(self, size: int, k: int) -> float:
+        """Return the time of a step in which each of `size` requests verifies k draft tokens, and no prompt is read."""
+        tokens = size * (1 + k)
+        return self.step_s(tokens, k, self.facts.captured(k, tokens, self.k_max))
+
+    def off_s(self, size: int) -> float:
+        """Return the time of a step of `size` requests on the same engine without speculation, s. Such a step drafts
+        nothing, and runs in a graph where there are graphs."""
+        captured = self.facts.captured(0, size, self.k_max)
+        return self.step_s(size, 0, captured) - self.in_graph.draft(0) - (0.0 if captured else self.piecewise_s)
 
 
 class CostTable:
@@ -155,61 +188,79 @@ class CostTable:
         self._graphs = facts.graph != "none"
         self._cells: dict[Key, Cell] = {}
         self._draft_cells: dict[int, Cell] = {}  # by iterations, where drafting was measured apart
-        self._speed, self._scatter = 1.0, NOISE
-        self.steps = 0
-        """Observed so far."""
+        self._scatter = NOISE
+        self._steps = self._due = 0
+        self._apart = False
         self.piecewise_s, self.draft_s = 0.0, DRAFT_SHARE * STEP_S
+        self.costs = self.refit()
+        """What is predicted now."""
 
     @property
     def graph_is_known(self) -> bool:
         """Whether enough steps ran in a graph to know what that saves."""
         return sum([cell.seen for key, cell in self._cells.items() if key.captured]) >= _FIRST_STEPS
 
-    def is_known(self, captured: bool, iterations: int, tokens: float) -> bool:
-        """Return whether like steps were measured often enough."""
-        cell = self._cells.get(Key.of(captured, iterations, tokens))
+    def is_known(self, key: Key) -> bool:
+        """Return whether steps of that cell were measured often enough."""
+        cell = self._cells.get(key)
         return cell is not None and cell.seen >= _FIRST_STEPS
+
+    def error(self, key: Key) -> float:
+        """Return the relative standard error of the predicted time of steps of that cell. Those that never ran are
+        predicted from others, about as well as from one of their own."""
+        cell = self._cells.get(key)
+        return hypot(self._scatter / sqrt(cell.seen if cell else 1.0), MODEL_ERROR)
 
     @property
     def cells(self) -> Mapping[Key, Cell]:
         """The table."""
         return self._cells
 
-    def observe(self, seen: StepTime, predicted: Costs) -> bool:
-        """Learn one step's time. Return whether it opened a cell.
+    def observe(self, seen: StepTime) -> bool:
+        """Learn one step's time. Return whether it taught something.
 
-        A time that is no step's (not positive, or of a machine that slept) changes nothing. `predicted` is what
-        `cost()` said last.
+        One that is no step's (not positive, or of a machine that slept) does not. Nor does an engine's first step: it
+        waits for compilation.
         """
         if not (_SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
             return False
-        self.steps += 1
-        if self.steps == 1:
-            # The first step of an engine waits for compilation.
+        self._steps += 1
+        if self._steps == 1:
             return False
+        if self._took_in(seen) or self._steps >= self._due:
+            self.costs = self.refit()
+            self._due = self._steps + min(_MOST_STEPS_A_FIT, 1 + self._steps // 50)
+        return True
+
+    def observe_apart(self, draft_s: float | None, iterations: int) -> None:
+        """Learn the time of drafting, s, which the worker measures apart; None: not of this step."""
+        self._apart = True
+        if draft_s is not None:
+            self.observe_draft(draft_s, iterations)
+
+    def _took_in(self, seen: StepTime) -> bool:
+        """Take the step into its cell. Return whether it opened the cell."""
         key = Key.of(seen.captured, seen.iterations, seen.tokens)
-        seconds = seen.seconds / self._speed
+        seconds = seen.seconds
         cell = self._cells.get(key)
         if cell is None:
-            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0)
+            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, [(seconds, float(seen.tokens))])
             return True
         more_tokens = seen.tokens - cell.tokens
-        expected = max(
-            cell.seconds + more_tokens * predicted.in_graph.at(cell.tokens)[1] / self._speed, _LEAST_PART * cell.seconds
-        )
+        slope_s = self.costs.in_graph.at(cell.tokens)[1] if more_tokens else 0.0
+        expected = max(cell.seconds + more_tokens * slope_s, _LEAST_PART * cell.seconds)
         deviation = seconds / expected - 1
         if cell.seen < _FIRST_STEPS:
-            if deviation < 0:
-                cell.tokens, cell.seconds = float(seen.tokens), seconds
+            cell.first.append((seconds, float(seen.tokens)))
+            # The median: a compile or a page fault makes a step much slower. Of two the faster one.
+            cell.seconds, cell.tokens = sorted(cell.first)[(len(cell.first) - 1) // 2]
             cell.seen += 1
             return False
         # Only slow steps are clipped: chance does not make a step fast.
         surprise = abs(deviation) / self._scatter
         deviation = min(OUTLIER * self._scatter, deviation)
         seconds = expected * (1 + deviation)
-        # What surprises is first taken for the machine's speed: if it lasts it no longer surprises.
-        weight = 1 / (min(cell.seen, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
-        self._speed *= 1 + SPEED_GAIN * max(-OUTLIER * self._scatter, deviation)
+        weight = 1 / (min(cell.seen, CELL_STEPS) + 1)
         self._scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
         self._scatter = min(_MOST_SCATTER, max(NOISE, self._scatter))
         cell.tokens += weight * more_tokens
@@ -218,10 +269,10 @@ class CostTable:
         return False
 
     def observe_draft(self, seconds: float, iterations: int) -> None:
-        """Learn the time of drafting, where it was measured apart."""
-        if not (iterations > 0 and 0 <= seconds <= _LONGEST_S and self.steps > 1):
+        """Learn the time of drafting, where it was measured apart. Drafting nothing takes time as well: an EAGLE head
+        reads the step's hidden states all the same."""
+        if not (iterations >= 0 and 0 <= seconds <= _LONGEST_S and self._steps > 1):
             return
-        seconds /= self._speed
         cell = self._draft_cells.get(iterations)
         if cell is None:
             self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0)
@@ -233,7 +284,7 @@ class CostTable:
             cell.seconds += (seconds - cell.seconds) / (min(cell.seen, CELL_STEPS) + 1)
         cell.seen += 1
 
-    def cost(self) -> Costs:
+    def refit(self) -> Costs:
         """Fit the model, and return the prediction."""
         if self._cells:
             marks = self._marks()
@@ -241,31 +292,31 @@ class CostTable:
             curve = verify_curve(_points(marks, self.piecewise_s, self.draft_s), TOKEN_SHARE)
         else:
             curve = VerifyCurve((1.0,), (STEP_S,), (TOKEN_SHARE * STEP_S,))
-        speed = self._speed
-        slopes = tuple([speed * slope for slope in curve.slopes])
-        drafts = tuple([speed * self._drafting_s(depth) for depth in range(self._k_max + 1)])
-        in_graph = StepCost(curve.knots, tuple([speed * time for time in curve.times]), slopes, drafts)
-        above = tuple([speed * (time + self.piecewise_s) for time in curve.times])
-        costs = Costs(self._facts, in_graph, StepCost(curve.knots, above, slopes, drafts), {})
+        drafts = tuple([self._drafting_s(depth) for depth in range(self._k_max + 1)])
+        in_graph = StepCost(curve.knots, curve.times, curve.slopes, drafts)
+        piecewise = in_graph._replace(at_knot_s=tuple([time + self.piecewise_s for time in curve.times]))
+        costs = Costs(self._facts, self._k_max, self._apart, in_graph, piecewise)
         for key, cell in self._cells.items():
-            model = costs.of(key.captured).verify(cell.tokens) + speed * self.draft_s * key.iterations
+            model = (in_graph if key.captured else piecewise).verify(cell.tokens) + self.draft_s * key.iterations
             seen = cell.seen
-            costs.corrections[key] = (speed * cell.seconds - model) * seen / (seen + PRIOR_STEPS)
+            costs.corrections[key] = (cell.seconds - model) * seen / (seen + PRIOR_STEPS)
         return costs
 
     def _fit(self, marks: Sequence[Mark]) -> None:
         """Find the times of a draft iteration and of a step without a graph with which a curve fits the cells best."""
         unit = min([cell.seconds for cell in self._cells.values()])
-        apart = sum([cell.seen * cell.tokens for cell in self._draft_cells.values()])
+        # What drafting nothing takes is no part of an iteration.
+        drafted = [cell for iterations, cell in self._draft_cells.items() if iterations]
+        apart = sum([cell.seen * cell.tokens for cell in drafted])
         whole = not apart and any(key.iterations for key in self._cells)
         if apart:
-            most = sum([cell.seen for cell in self._draft_cells.values()]) * _DRAFT_TRUST * unit
-            mean_s = sum([cell.seen * cell.seconds for cell in self._draft_cells.values()]) / apart
+            most = sum([cell.seen for cell in drafted]) * _DRAFT_TRUST * unit
+            mean_s = sum([cell.seen * cell.seconds for cell in drafted]) / apart
             self.draft_s = min(mean_s, most)
         elif not whole:
             self.draft_s = DRAFT_SHARE * unit
         # Where nothing is known of a time, it follows the unit.
-        fresh = self.steps <= _FIRST_FITS
+        fresh = self._steps <= _FIRST_FITS
         for _ in range(2 if whole and self._graphs else 1):
             if whole:
                 now = DRAFT_SHARE * unit if fresh else self.draft_s
@@ -275,12 +326,13 @@ class CostTable:
                 self.piecewise_s = _nearby(lambda more_s: _misfit(marks, more_s, self.draft_s, unit), now, fresh)
 
     def _drafting_s(self, depth: int) -> float:
-        """Return the time of drafting, s, at speed 1."""
+        """Return the time of drafting, s: never less than that of drafting nothing."""
         iterations = self._facts.iterations(depth, self._k_max)
-        model, cell = self.draft_s * iterations, self._draft_cells.get(iterations)
+        least_s = self._drafting_s(0) if depth and self._facts.iterations(0, self._k_max) == 0 else 0.0
+        model, cell = max(least_s, self.draft_s * iterations), self._draft_cells.get(iterations)
         if cell is None or cell.seen < _FIRST_STEPS:
             return model
-        return model + (cell.seconds - model) * cell.seen / (cell.seen + PRIOR_STEPS)
+        return max(least_s, model + (cell.seconds - model) * cell.seen / (cell.seen + PRIOR_STEPS))
 
     def _marks(self) -> list[Mark]:
         """Return what the cells say of the verify time by tokens; cells of about as many tokens joined."""
@@ -383,7 +435,7 @@ def _softened(square: float) -> float:
 def _nearby(misfit: Callable[[float], float], now: float, fresh: bool) -> float:
     """Return a time at which the misfit is less or least: climb from `now`, from afar while all is `fresh`."""
     least = misfit(now)
-    for factor in (_FAR, _NEAR) if fresh else (_NEAR,):
+    for factor in _MOVES if fresh else _MOVES[1:]:
         for step in (factor, 1 / factor):
             moved = False
             while (other := misfit(now * step)) < least and _SHORTEST_S < now < _LONGEST_S:

@@ -1,10 +1,13 @@
-"""What the controller may spend on finding out: when to probe again, how many requests, and at what cost."""
+"""What the controller may spend on finding out: when to probe again, how many requests, which other steps to try."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import log
 from typing import Final, NamedTuple
 
 from serve_app.speculation.allocation import Allocation
+from serve_app.speculation.cost import Costs
 from serve_app.speculation.cost_curve import StepCost
 
 FIRST_INTERVAL_STEPS: Final = 8
@@ -13,8 +16,10 @@ MOST_INTERVAL_STEPS: Final = 64
 """Most steps that failing probes of a request back off to (doubling each time)."""
 SAVED_STEPS: Final = 1.5
 """Most unspent allowance that is kept for later, in times of a current step."""
-HOPE: Final = 0.95
-"""Nothing is probed where drafts would not pay even at this acceptance (a busy engine)."""
+MOST_SAVED: Final = 0.75
+"""Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
+_NEAR: Final = 0.06
+"""What drafting all alike may seem to lose, of a step, and still be tried as far as the allowance goes."""
 
 
 class Backoff(NamedTuple):
@@ -66,6 +71,33 @@ class Allowance(NamedTuple):
         return Allowance(self.seconds - max(0.0, seconds))
 
 
+def lost_s(allocation: Allocation, rate: float) -> float:
+    """Return how much longer a step takes than its output would take at that rate of tokens/s, s; prefill apart."""
+    return allocation.output / allocation.rate - allocation.output / rate
+
+
+def graph_trial(
+    uniforms: Sequence[Allocation], best: Allocation, size: int, costs: Costs, allowed_s: float
+) -> Allocation | None:
+    """Return a way to draft alike for all `size` requests that would be better than the best one if its graph saved as
+    much as any graph may, and that loses no more than the allowed time if not. For as long as no graph has run."""
+    least_s = costs.in_graph.at_knot_s[0]
+    more_s = max(0.0, MOST_SAVED * (least_s + costs.piecewise_s) - costs.piecewise_s)
+    for each in uniforms:
+        if costs.facts.captured(each.depth, each.tokens, costs.k_max):
+            hoped = each.score + size * log(each.seconds / max(each.seconds - more_s, 0.1 * each.seconds))
+            if hoped > best.score and lost_s(each, best.rate) <= allowed_s:
+                return each
+    return None
+
+
+def near_trial(uniforms: Sequence[Allocation]) -> Allocation | None:
+    """Return the best way to draft alike for all if it seems hardly worse than no drafts, the first of `uniforms`: it
+    may turn out to be better."""
+    near = max(uniforms[1:], key=lambda each: each.score, default=None)
+    return near if near is not None and lost_s(near, uniforms[0].rate) <= _NEAR * uniforms[0].seconds else None
+
+
 class Probes(NamedTuple):
     """Probes that a step may carry."""
 
@@ -80,28 +112,20 @@ class Probes(NamedTuple):
 NO_PROBES = Probes(0, 0, 0.0)
 
 
-def affordable_probes(
-    wanted: int, tokens: int, decided: Allocation, requests: int, cost: StepCost, allowed_s: float
-) -> Probes:
-    """Return as many of the `wanted` probes of `tokens` draft tokens as the allowed time covers.
+def affordable_probes(requested: int, tokens: int, decided: Allocation, cost: StepCost, allowed_s: float) -> Probes:
+    """Return as many of the requested probes of `tokens` draft tokens as the allowed time covers.
 
-    All `requests` of the step share the draft work of a depth. So with a costly draft nothing is affordable for a
-    while, and then many requests are probed together.
+    All requests of the step share the draft work of a depth. So with a costly draft nothing is affordable for a while,
+    and then many requests are probed together.
     """
     fixed = cost.draft(max(decided.depth, tokens)) - cost.draft(decided.depth)
     # A graph may cover the step as decided, and none the step with probes.
     fixed += max(0.0, cost.verify(decided.tokens) + cost.draft(decided.depth) - decided.seconds)
-    each = (cost.verify(decided.tokens + wanted * tokens) - cost.verify(decided.tokens)) / wanted
-    if fixed + wanted * each <= allowed_s:
-        return Probes(wanted, tokens, fixed + wanted * each)
+    each = (cost.verify(decided.tokens + requested * tokens) - cost.verify(decided.tokens)) / requested
+    if fixed + requested * each <= allowed_s:
+        return Probes(requested, tokens, fixed + requested * each)
     if fixed + each > allowed_s:
         return NO_PROBES
     # Not all fit, so each costs something.
-    count = min(wanted, int((allowed_s - fixed) / each))
+    count = min(requested, int((allowed_s - fixed) / each))
     return Probes(count, tokens, fixed + count * each)
-
-
-def hopeful(probes: Probes, rate: float) -> bool:
-    """Return whether drafts like these would pay at an acceptance of `HOPE`, at this rate of output tokens/s."""
-    gain = sum([HOPE ** (position + 1) for position in range(probes.tokens)])
-    return probes.requests * gain > rate * probes.lost_s

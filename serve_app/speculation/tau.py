@@ -11,6 +11,7 @@ tau bounds what is drafted and never what is accepted: the output distribution d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp
 from typing import Final, NamedTuple
 
@@ -74,3 +75,17 @@ class TauState(NamedTuple):
         if measured >= enough:
             return state._replace(backoff=state.backoff.succeeded(step))
         return state
+
+
+def break_even(times_s: Sequence[float], output: Sequence[float]) -> float:
+    """Return the acceptance (0-1) at which drafts neither gain nor lose time: what `tau: auto` learns.
+
+    With K drafts a step yields 1 + K r tokens at acceptance r, and takes t(K): r = (t(K) / t(0) - 1) / K, at the K that
+    suits the requests best.
+
+    Args:
+        times_s: by K, of a step.
+        output: by K, expected output tokens of a request.
+    """
+    k = max(range(1, len(times_s)), key=lambda k: output[k] / times_s[k])
+    return min(1.0, max(0.0, (times_s[k] / times_s[0] - 1) / k))

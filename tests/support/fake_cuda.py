@@ -2,6 +2,14 @@
 
 For a process of its own, before anything of vLLM is imported: a platform is chosen once in a process. vLLM's CPU build
 has the Python files of its CUDA build, but not its compiled modules; FlashAttention counts as there.
+
+    card = pretend(memory_gib=80, cards=8)
+    import vllm.engine.arg_utils
+    if os.fork() == 0:
+        card.capability = (8, 9)
+
+What vLLM asks of a card it keeps, so another one needs another process. Importing takes most of the time, and most of
+vLLM asks nothing of the card then (it would be an error here), so a process that has imported may be forked.
 """
 
 from __future__ import annotations
@@ -17,11 +25,33 @@ _COMPILED: Final = (
 )
 
 
-def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
-    """Have vLLM see cards of this compute capability and memory in this process.
+class Card:
+    """The card that vLLM sees."""
+
+    _capability: tuple[int, int] | None = None
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability, major and minor, for example (8, 9).
+
+        Raises:
+            RuntimeError: it was not set yet.
+        """
+        if self._capability is None:
+            raise RuntimeError("vLLM asks for the card's compute capability before it was set")
+        return self._capability
+
+    @capability.setter
+    def capability(self, capability: tuple[int, int]) -> None:
+        if self._capability is not None:
+            raise RuntimeError("vLLM keeps what it asked of the card: another card needs another process")
+        self._capability = capability
+
+
+def pretend(memory_gib: float, cards: int) -> Card:
+    """Have vLLM see cards in this process; return what says which.
 
     Args:
-        capability: major and minor, for example (8, 9).
         memory_gib: of each card.
         cards: how many.
     """
@@ -36,14 +66,16 @@ def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
     from vllm.platforms.cuda import NonNvmlCudaPlatform
     from vllm.platforms.interface import DeviceCapability
 
+    card = Card()
+
     class FakeCuda(NonNvmlCudaPlatform):
         @classmethod
         def get_device_capability(cls, device_id: int = 0) -> Any:
-            return DeviceCapability(*capability)
+            return DeviceCapability(*card.capability)
 
         @classmethod
         def get_device_name(cls, device_id: int = 0) -> str:
-            return f"card of compute capability {capability[0]}.{capability[1]}"
+            return f"card of compute capability {card.capability}"
 
         @classmethod
         def get_device_total_memory(cls, device_id: int = 0) -> int:
@@ -58,6 +90,7 @@ def pretend(capability: tuple[int, int], memory_gib: float, cards: int) -> None:
 
     vllm.platforms._current_platform = FakeCuda()
     _compiled_modules_say()
+    return card
 
 
 def _compiled_modules_say() -> None:

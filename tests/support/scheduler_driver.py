@@ -107,14 +107,27 @@ class Driver:
         return depths.popleft() if len(depths) > 1 else depths[0]
 
     def add(
-        self, request_id: str, *depths: int, prompt: int = 4, max_tokens: int = 50, stops: Sequence[int] = ()
+        self,
+        request_id: str,
+        *depths: int,
+        prompt: int = 4,
+        max_tokens: int = 50,
+        stops: Sequence[int] = (),
+        seed: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a request with these depths from the step that ends its prefill; the last one stays."""
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
         self._depths[request_id] = deque(depths)
-        params = SamplingParams(max_tokens=max_tokens, stop_token_ids=list(stops), ignore_eos=True)
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            stop_token_ids=list(stops),
+            ignore_eos=True,
+            seed=seed,
+            extra_args=dict(arguments or {}),
+        )
         params.update_from_generation_config({}, None)
         self.scheduler.add_request(Request(request_id, list(range(3, 3 + prompt)), params, None))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
@@ -16,8 +16,7 @@ from serve_app.engine.vllm import ngram_lookup
 from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.decode_graphs import MOST_TOKENS, capture_sizes, depth_schedule
 from serve_app.engine.vllm.runner import runner_for
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 
@@ -59,10 +58,10 @@ def engine_args(
         arguments |= {
             "scheduler_cls": _SCHEDULER,
             "speculative_config": _speculative_config(speculation, runner, model_path),
-            "additional_config": ControllerConfig(settings, speculation, _facts(tier, arguments, runner)),
+            "additional_config": ControllerConfig(settings, speculation, _facts(tier, speculation, arguments, runner)),
         }
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
-        if runner == "v2":
+        if runner == "v2" and tier.gpu is not None:
             sizes = capture_sizes(speculation.k_max, arguments["max_num_seqs"])
             compilation = {"cudagraph_capture_sizes": sizes} if not _says_sizes(arguments) else {}
             arguments["compilation_config"] = {**compilation, **arguments.get("compilation_config", {})}
@@ -111,16 +110,17 @@ def _says_sizes(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("enforce_eager") or said & {*arguments, *compilation})
 
 
-def _facts(tier: Tier, arguments: Mapping[str, Any], runner: Runner) -> EngineFacts:
-    """Return which decode steps run in a full CUDA graph.
+def _facts(tier: Tier, speculation: Speculation, arguments: Mapping[str, Any], runner: Runner) -> EngineFacts:
+    """Return which decode steps run in a full CUDA graph, and what a step's drafting costs.
 
     On V2 those of each depth (`decode_graphs.py`), on V1 those in which all requests verify `k_max` drafts. For an
-    entry that says its own graph mode none is assumed: the controller then learns what steps take without that help.
+    entry that says its own graph mode or sizes none is assumed: the controller then learns what steps take without
+    that help. The kernels of `ngram_gpu` make `k_max` drafts whatever was asked for.
     """
-    compilation = arguments.get("compilation_config") or {}
-    if tier.gpu is None or arguments.get("enforce_eager") or "cudagraph_mode" in {*arguments, *compilation}:
-        return EngineFacts()
-    return EngineFacts(graph="per_k" if runner == "v2" else "k_max", graph_tokens=MOST_TOKENS)
+    draft: Literal["depth", "k_max"] = "k_max" if speculation.method == "ngram_gpu" else "depth"
+    if tier.gpu is None or _says_sizes(arguments):
+        return EngineFacts(draft=draft)
+    return EngineFacts(graph="per_k" if runner == "v2" else "k_max", graph_tokens=MOST_TOKENS, draft=draft)
 
 
 def _speculative_config(speculation: Speculation, runner: Runner, model_path: Callable[[str], Path]) -> dict[str, Any]:

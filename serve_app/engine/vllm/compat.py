@@ -54,6 +54,7 @@ SCHEDULER_INTERFACE: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_SCHEDULER}._update_after_schedule": ("scheduler_output",),
     f"{_SCHEDULER}.update_draft_token_ids": ("draft_token_ids",),
     f"{_SCHEDULER}.update_from_output": ("scheduler_output", "model_runner_output"),
+    f"{_SCHEDULER}._preempt_request": ("request", "timestamp", "drop_stale_output"),
     f"{_SCHEDULER}._free_request": ("request", "delay_free_blocks"),
 }
 """vLLM's methods that the scheduler overrides, with their parameters."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from router.registry import Speculation
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 
 @dataclass(frozen=True)

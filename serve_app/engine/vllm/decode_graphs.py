@@ -44,8 +44,17 @@ def decode_graphs(k_max: int, most: int) -> dict[int, list[int]]:
     return {tokens: batch_sizes(min(most, MOST_TOKENS // tokens)) for tokens in range(1, k_max + 2)}
 
 
+def piecewise_sizes(k_max: int, most: int) -> list[int]:
+    """Return the tokens of steps with graphs piece by piece, for any mix of depths: vLLM's own default sizes.
+
+    They reach twice the tokens of the largest decode step (config/vllm.py:2292).
+    """
+    sizes = (1, 2, 4, *range(8, 256, 8), *range(256, MOST_TOKENS + 1, 16))
+    return [size for size in sizes if size <= 2 * most * (k_max + 1)]
+
+
 def capture_sizes(k_max: int, most: int) -> list[int]:
-    """Return vLLM's `cudagraph_capture_sizes`, tokens of a step: its own defaults, and those of `decode_graphs`."""
-    defaults = {1, 2, 4, *range(8, 256, 8), *range(256, MOST_TOKENS + 1, 16)}
+    """Return vLLM's `cudagraph_capture_sizes`, tokens of a step: those of `piecewise_sizes` and of `decode_graphs`."""
     graphs = decode_graphs(k_max, most)
-    return sorted(defaults.union(tokens * size for tokens, sizes in graphs.items() for size in sizes))
+    whole = {tokens * size for tokens, sizes in graphs.items() for size in sizes}
+    return sorted(whole.union(piecewise_sizes(k_max, most)))

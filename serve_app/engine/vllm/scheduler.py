@@ -67,7 +67,7 @@ class _Known:
     category: str
     seeded: bool
     decision: Decision | None = None
-    """For its next step; None until it has read its prompt."""
+    """For its next step; None until it has read its prompt, again after a preemption."""
     drafts: Drafts = "own"
     """Who makes the drafts of its next step."""
     tau: float | None = None
@@ -96,6 +96,8 @@ class DepthScheduler(AsyncScheduler):
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
         self._under_way = StepsUnderWay()
         self._began_s = self._updated_s = self._reported_s = 0.0
+        self._busy = False
+        """Whether requests were left over when the last step's output came: time from then on is lost to the host."""
         self._own_depth = 0  # of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -187,9 +189,10 @@ class DepthScheduler(AsyncScheduler):
 
     def _without_own(self, scheduled: Mapping[str, _Known]) -> frozenset[str]:
         """Return the requests that need no draft of the entry's own: the lookup drafts for them, or nothing ever."""
-        if not self._speculation.drafts_both_ways:
-            return frozenset()
-        return frozenset(key for key, known in scheduled.items() if known.drafts == "ngram" or known.never_drafts)
+        both_ways = self._speculation.drafts_both_ways
+        return frozenset(
+            key for key, known in scheduled.items() if known.never_drafts or (both_ways and known.drafts == "ngram")
+        )
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """See vLLM. These are the drafts of a proposer that does not draft ahead."""
@@ -205,8 +208,7 @@ class DepthScheduler(AsyncScheduler):
         """See vLLM."""
         step = self._under_way.done(scheduler_output)
         now_s = time.monotonic()
-        seconds = now_s - max(step.began_s, self._updated_s) if step else None
-        self._updated_s = now_s
+        busy, updated_s, self._updated_s = self._busy, self._updated_s, now_s
         counts = self._counts(scheduler_output, model_runner_output)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         for group in outputs.values():
@@ -228,23 +230,27 @@ class DepthScheduler(AsyncScheduler):
         for request_id in self._freed:
             self._known.pop(request_id, None)
         self._freed.clear()
+        self._busy = self.has_unfinished_requests()
         if step is None:
             self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
         else:
+            began_s = updated_s if busy else max(step.began_s, updated_s)
             times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
+            idle_s = times.idle_s if times and busy else 0.0
             # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
             drafted = step.own_depth_before if self.use_v2_model_runner else step.own_depth
             self._controller.observe(
                 StepResult(
-                    seconds,
+                    now_s - began_s,
                     scheduler_output.total_num_scheduled_tokens,
                     times.depth if times else drafted,
                     counts,
                     decoding=len(step.reasons),
                     prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
                     ngram=self._looked_up(step, counts),
-                    verify_s=times.verify_s if times else None,
+                    verify_s=idle_s + times.verify_s if times else None,
                     draft_s=times.draft_s if times else None,
+                    uniform=self._uniform(step, scheduler_output),
                 )
             )
         return outputs
@@ -256,11 +262,26 @@ class DepthScheduler(AsyncScheduler):
             self._log.warning("advice", "advice: %s: %s", learned.advice, learned.reason)
         return learned._replace(tau=dict(learned.tau))  # vLLM's encoder knows no other mappings
 
+    @staticmethod
+    def _uniform(step: StepUnderWay, scheduler_output: SchedulerOutput) -> int | None:
+        """Return the draft tokens that were scheduled for every request; None: not as many for all, or a prompt."""
+        widths: set[int] = set(scheduler_output.num_scheduled_tokens.values())
+        if len(step.reasons) < len(scheduler_output.num_scheduled_tokens) or len(widths) != 1:
+            return None
+        return next(iter(widths)) - 1
+
     def _looked_up(self, step: StepUnderWay, counts: Mapping[str, tuple[int, int]]) -> frozenset[str]:
         """Return the requests whose verified drafts came from n-gram lookup beside an own draft."""
         if not self._speculation.drafts_both_ways:
             return frozenset()
         return frozenset(key for key in counts if step.drafts.get(key) == "ngram")
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        # It reads its text again before it decodes, so what was decided for its next step holds for none.
+        known = self._known.get(request.request_id)
+        if known is not None:
+            known.decision = None
+        super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         known = self._known.get(request.request_id)

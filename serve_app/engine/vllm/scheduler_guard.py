@@ -16,8 +16,7 @@ from router.observation import NOTHING_LEARNED, Learned
 from router.spec_params import SpecParams
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 _NONE: Final = Decision(0, Reason.AUTO_OFF)
 

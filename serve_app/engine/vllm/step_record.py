@@ -26,7 +26,8 @@ LEARNED_KEY: Final = "power_lever_learned"
 
 DRAFTS_ATTRIBUTE: Final = "power_lever_drafts"
 """Attribute of the scheduler's output: the ids (a frozenset) of the requests of its step that need no draft of the
-entry's own at its end. The n-gram lookup drafts for them, or nothing ever does. All others need the entry's own."""
+entry's own at its end. If the entry drafts in two ways, the n-gram lookup drafts for them, or nothing ever does; else
+nothing ever does. All others need the entry's own."""
 
 OWN_DEPTH_ATTRIBUTE: Final = "power_lever_own_depth"
 """Attribute of the scheduler's output: draft tokens that the entry's own draft has to make at the end of its step. The

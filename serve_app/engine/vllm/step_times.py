@@ -24,3 +24,6 @@ class StepTimes(NamedTuple):
     """Of the drafting that came before this step, s; None: not known, or the draft model also read a prompt."""
     depth: int
     """Draft iterations in `draft_s`. n-gram lookup beside an own draft counts none."""
+    idle_s: float = 0.0
+    """From the end of the work of the step before to the step's first work, s: what the device waited for the host, or
+    for requests."""

@@ -110,7 +110,7 @@ def test_the_target_is_the_bundled_model_unless_named(
     assert main(["early-exit", "--layers", "2"], env) == 1
     assert f"no model 'smollm2-135m-instruct' in {models}: it has tiny" in capsys.readouterr().err
     assert main(["early-exit", "--layers", "2", "--profile", "gpu"], env) == 1
-    assert "The profile has qwen3-4b-instruct-2507-fp8, " in capsys.readouterr().err
+    assert "The profile has qwen3-4b-instruct-2507-w4a16, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--layers", "0"], ["--layers", "2", "--seed", "-1"], ["--layers", "two"], []])

@@ -1,8 +1,8 @@
-"""Resolve vLLM's config of GPU entries on a pretended card; one JSON line an entry on stdout.
+"""Resolve vLLM's config of GPU entries on pretended cards; one JSON line an entry and compute capability on stdout.
 
-    python -m tests.integration.gpu_config.resolve 8.9 FOLDER
+    python -m tests.integration.gpu_config.resolve FOLDER
 
-A process of its own for each compute capability, as vLLM chooses its platform once. FOLDER takes the models' configs.
+A fork for each compute capability, after the imports, which take most of the time. FOLDER takes the models' configs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,31 @@ MEMORY_GIB = 80.0
 CARDS = 8
 
 
-def main(capability: str, models_dir: Path) -> None:
-    """Print what becomes of each entry."""
+def main(models_dir: Path) -> None:
+    """Print what becomes of each entry on each card."""
     # Before any of vLLM is imported.
-    pretend((int(capability[0]), int(capability[2])), MEMORY_GIB, CARDS)
+    card = pretend(MEMORY_GIB, CARDS)
+    _import()
     _one_process()
+    for capability in CAPABILITIES:
+        sys.stdout.flush()
+        if child := os.fork():
+            if os.waitpid(child, 0)[1]:
+                raise SystemExit(f"compute capability {capability} failed")
+            continue
+        card.capability = int(capability[0]), int(capability[2])
+        on_card(capability, models_dir)
+        return
+
+
+def _import() -> None:
+    """Import what asks nothing of the card."""
+    import serve_app.engine.vllm.arguments
+    import serve_app.engine.vllm.compat  # noqa: F401
+
+
+def on_card(capability: str, models_dir: Path) -> None:
+    """Print what becomes of each entry on the card of this process."""
     tried = entries(capability) | (odd_entries() if capability == CAPABILITIES[-1] else {})
     known: dict[str, dict[str, Any]] = {}
     for key, (tier, entry) in tried.items():
@@ -45,17 +65,17 @@ def main(capability: str, models_dir: Path) -> None:
                 known[same] = resolve(tier, entry, models_dir, SpeculationSettings())
             except (EngineStartError, ValueError) as error:
                 known[same] = {"error": str(error)}
-        _say(key, known[same])
+        _say(capability, key, known[same])
     tier, entry = next((tier, entry) for tier, entry in tried.values() if entry.speculation is not None)
     assert entry.speculation is not None
     speculation = entry.speculation.model_copy(update={"tau": 0.123, "k": 1})
     other = entry.model_copy(update={"speculation": speculation})
-    found = resolve(tier, other, models_dir, SpeculationSettings(min_gain=0.123))
-    _say((OTHER_SETTINGS, "", entry.name), {"hash": found["hash"]})
+    found = resolve(tier, other, models_dir, SpeculationSettings(exploration_share=0.123))
+    _say(capability, (OTHER_SETTINGS, "", entry.name), {"hash": found["hash"]})
 
 
-def _say(key: Key, found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"key": key, **found}) + "\n")
+def _say(capability: str, key: Key, found: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"capability": capability, "key": key, **found}) + "\n")
 
 
 def resolve(tier: Tier, entry: ChainEntry, models_dir: Path, settings: SpeculationSettings) -> dict[str, Any]:
@@ -146,8 +166,11 @@ def _kernels(layer: Any) -> Iterator[str]:
 
 
 def graphs(config: Any, entry: ChainEntry) -> dict[str, Any]:
-    """Return how many whole-step graphs there are, and the batches of one depth that have none, by our managers and
-    vLLM's own."""
+    """Return the CUDA graphs of our managers and of vLLM's own.
+
+    How many whole-step graphs, the batches of one depth that have none, and the sizes of graphs piece by piece.
+    """
+    from vllm.config.compilation import CUDAGraphMode
     from vllm.v1.worker.gpu.cudagraph_utils import ModelCudaGraphManager
 
     from serve_app.engine.vllm.graph_managers import DepthDraftGraphs, DepthModelGraphs
@@ -166,7 +189,11 @@ def graphs(config: Any, entry: ChainEntry) -> dict[str, Any]:
             for batch in range(1, min(most, MOST_TOKENS // (k + 1)) + 1)
             if not _fits(manager.dispatch(batch, batch * (k + 1), k + 1, 0), batch, k + 1)
         ]
-        found[name] = {"whole": len(whole), "without": without, "pieces": manager.dispatch(3, 7, None, 0).cg_mode.name}
+        sizes = sorted(desc.num_tokens for desc in manager._capture_descs.get(CUDAGraphMode.PIECEWISE, ()))
+        for tokens in range(2, sizes[-1] + 1) if sizes else ():
+            piecewise = manager.dispatch(2, tokens, None, 0)  # a step of mixed depths
+            assert piecewise.num_tokens == next(size for size in sizes if size >= tokens)
+        found[name] = {"whole": len(whole), "without": without, "pieces": sizes}
     return found
 
 
@@ -176,4 +203,4 @@ def _fits(desc: Any, batch: int, tokens: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

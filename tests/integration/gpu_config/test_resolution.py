@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
 
 from cluster.catalogue.types import catalogue
-from serve_app.engine.vllm.decode_graphs import decode_graphs
+from serve_app.engine.vllm.decode_graphs import decode_graphs, piecewise_sizes
 from tests.integration.gpu_config.profiles import CAPABILITIES, ODD, OTHER_SETTINGS, SHIPPED, Key, entries
 
 LINEAR: Final = {
@@ -29,17 +28,15 @@ Resolved = dict[Key, dict[str, Any]]
 def resolved(vllm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Resolved]:
     """What `resolve.py` says, by capability and (profile, tier, entry)."""
 
-    def run(capability: str) -> Resolved:
-        folder = tmp_path_factory.mktemp("models")
-        command = [sys.executable, "-m", "tests.integration.gpu_config.resolve", capability, str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        # vLLM writes its log to stdout.
-        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        return {tuple(each["key"]): each for each in found}
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(CAPABILITIES, pool.map(run, CAPABILITIES), strict=True))
+    folder = tmp_path_factory.mktemp("models")
+    command = [sys.executable, "-m", "tests.integration.gpu_config.resolve", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Resolved] = {capability: {} for capability in CAPABILITIES}
+    # vLLM writes its log to stdout.
+    for each in (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")):
+        found[each["capability"]][tuple(each["key"])] = each
+    return found
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -82,9 +79,11 @@ def test_every_depth_has_whole_step_graphs_up_to_the_largest_batch(
         for graphs in (found["graphs"]["target"], found["graphs"]["draft"]):
             assert graphs["without"] == [], key
             assert graphs["whole"] == sum(map(len, wanted.values())), key
-            assert graphs["pieces"] == "PIECEWISE", key  # a step of mixed depths
+            # Steps of mixed depths and of prompts.
+            assert graphs["pieces"] == piecewise_sizes(entry.speculation.k_max, found["max_num_seqs"]), key
         # Why the managers are ours: with the same schedule vLLM's own leave batches without the graph of their depth.
         assert found["graphs"]["vllms"]["without"] != [], key
+        assert len(found["graphs"]["vllms"]["pieces"]) > len(found["graphs"]["target"]["pieces"]), key
         checked += 1
     assert checked
 

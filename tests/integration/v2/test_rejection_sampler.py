@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from tests.support.v2_on_cpu.engine import Host
 
 LOGITS: Final = [[0.0, 0.5, 1.0, 1.5, 2.0], [2.0, 0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 2.0, 0.5]]
-REQUESTS: Final = 300
+REQUESTS: Final = 120
 """The interpreter takes 30 ms for each; `tests/long` has more of them."""
 ALPHA: Final = 1e-4
 

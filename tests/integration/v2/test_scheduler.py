@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE
 from serve_app.engine.vllm.step_times import StepTimes
 from tests.support.scheduler_driver import Driver, drafted, scheduler_config
 
@@ -116,15 +117,19 @@ def test_a_preempted_request_starts_again_and_its_record_goes_on(config: Any) ->
         driver.add(name, 3, prompt=24, max_tokens=40)
     steps = [driver.schedule(), driver.schedule()]
     preempted = 0
+    prefills: list[bool] = []
     while steps:
         step = steps.pop(0)
         preempted += len(step.preempted_req_ids or ())
+        prefills.append(any(count > K_MAX + 1 for count in step.num_scheduled_tokens.values()))
         driver.update(step, {key: [7] * (count // 2) for key, count in drafted(step).items()})
         following = driver.schedule()
         if following.num_scheduled_tokens:
             steps.append(following)
 
     assert preempted > 0
+    assert sum(prefills) > 1
+    assert [result.prefill for result in driver.observed] == prefills
     assert {name: len(tokens) for name, tokens in driver.tokens.items()} == {"a": 40, "b": 40}
     for name in ("a", "b"):
         counts = driver.counts(name)
@@ -172,3 +177,34 @@ def test_measured_times_come_before_the_interval(config: Any) -> None:
     [result] = driver.observed
     assert (result.verify_s, result.draft_s, result.depth) == (0.004, 0.002, 2)
     assert result.step_s is not None
+
+
+def test_time_between_steps_counts_where_requests_waited_and_not_where_there_were_none(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("serve_app.engine.vllm.scheduler.time.monotonic", lambda: now_s)
+    driver = Driver(config)
+    times = StepTimes(verify_s=0.004, draft_s=0.002, depth=2, idle_s=0.5)
+    for _ in range(2):
+        now_s += 10
+        driver.add("a", 1, max_tokens=2)
+        for _ in range(2):
+            now_s += 0.5
+            step = driver.schedule()
+            now_s += 1
+            driver.update(step, times=times)
+
+    assert [result.step_s for result in driver.observed] == [1, 1.5] * 2
+    assert [result.verify_s for result in driver.observed] == [0.004, 0.504] * 2
+
+
+def test_the_worker_is_told_who_never_drafts_though_there_is_one_way_to_draft(config: Any) -> None:
+    driver = Driver(config)
+    driver.add("asked", 0, arguments={"speculation_k": 0})
+    driver.add("seeded", 0, seed=7)
+    driver.add("auto", 0)
+
+    steps = driver.schedule(), driver.schedule()
+
+    assert [getattr(step, DRAFTS_ATTRIBUTE) for step in steps] == [{"asked", "seeded"}] * 2

@@ -55,6 +55,46 @@ def test_the_drafting_of_a_step_comes_with_the_next_ones_output(vllm_installed: 
     assert step(1).draft_s is not None
 
 
+def test_the_time_between_two_steps_is_told_from_the_end_of_the_drafting_or_of_a_step_without(
+    vllm_installed: None,
+) -> None:
+    import torch
+
+    from serve_app.engine.vllm.worker.step_clock import StepClock
+
+    class Tick:
+        """A mark one second after the one before."""
+
+        at_s = 0.0
+
+        def __init__(self) -> None:
+            Tick.at_s = self.at_s = Tick.at_s + 1
+
+        def seconds_until(self, later: Tick) -> float:
+            return later.at_s - self.at_s
+
+    clock = StepClock(torch.device("cpu"))
+    clock._mark = Tick  # type: ignore[assignment]
+
+    def step(*, waits_s: int, drafts: bool) -> StepTimes:
+        Tick.at_s += waits_s
+        clock.begin()
+        clock.sampled()
+        if drafts:
+            clock.drafted(3, alone=True)
+        marks = clock.take()
+        assert marks is not None
+        return marks.times()
+
+    assert step(waits_s=7, drafts=True).idle_s == 0
+    assert step(waits_s=4, drafts=True) == StepTimes(verify_s=1, draft_s=1, depth=3, idle_s=5)
+    assert step(waits_s=0, drafts=False) == StepTimes(verify_s=1, draft_s=1, depth=3, idle_s=1)
+    assert step(waits_s=2, drafts=False) == StepTimes(verify_s=1, draft_s=None, depth=0, idle_s=3)
+    clock.begin()
+    assert clock.take() is None  # a step of no tokens
+    assert step(waits_s=1, drafts=False).idle_s == 2
+
+
 def test_a_step_that_ran_no_model_has_no_times(vllm_installed: None) -> None:
     import torch
 
@@ -64,3 +104,26 @@ def test_a_step_that_ran_no_model_has_no_times(vllm_installed: None) -> None:
     clock.begin()
 
     assert clock.take() is None
+
+
+def test_a_clock_that_fails_costs_the_times_and_not_the_output(vllm_installed: None) -> None:
+    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+
+    from serve_app.engine.vllm.worker.step_clock import Marks, TimedOutput
+
+    class Broken:
+        """A mark that was not reached."""
+
+        def seconds_until(self, later: object) -> float:
+            raise RuntimeError("device not ready")
+
+    class Arrived(AsyncModelRunnerOutput):
+        """An output that has arrived."""
+
+        def get_output(self) -> ModelRunnerOutput:
+            return ModelRunnerOutput(["a"], {"a": 0}, [[1, 2]])
+
+    output = TimedOutput(Arrived(), Marks(Broken(), Broken(), None)).get_output()
+
+    assert output.sampled_token_ids == [[1, 2]]
+    assert not hasattr(output, TIMES_ATTRIBUTE)

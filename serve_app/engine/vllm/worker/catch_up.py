@@ -7,10 +7,14 @@ are read later, many at once, which costs hardly more than reading one.
 
 Which tokens are missing is known exactly only on the device, as rejected drafts do not count. The CPU has an upper
 bound, and what is too much in it is masked there, so nothing waits for the device.
+
+What a request leaves unread outlives it: vLLM's prefix cache gives its blocks to others whose text begins alike, such
+as the next turn of its conversation. So blocks with unread tokens are known, and the request that gets them reads them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,43 @@ def allot(missing: np.ndarray[Any, np.dtype[np.int64]], budget: int) -> np.ndarr
     return given
 
 
+class UnreadBlocks:
+    """Which blocks of the KV cache hold tokens that the draft model has not read, and which blocks a request has."""
+
+    def __init__(self) -> None:
+        self._unread: set[int] = set()
+        self._tables: dict[str, list[int]] = {}
+
+    def gone(self, request_id: str) -> None:
+        """Forget a request, but not what its blocks hold."""
+        self._tables.pop(request_id, None)
+
+    def took(self, request_id: str, blocks: Sequence[int], *, read: bool) -> None:
+        """Add blocks with nothing in them yet to a request's.
+
+        Args:
+            request_id: the request.
+            blocks: their ids.
+            read: whether the draft model will read what comes into them, as far as is known.
+        """
+        self._tables.setdefault(request_id, []).extend(blocks)
+        (self._unread.difference_update if read else self._unread.update)(blocks)
+
+    def shares(self, request_id: str, blocks: Sequence[int]) -> None:
+        """Begin a request with blocks of the prefix cache."""
+        self._tables[request_id] = list(blocks)
+
+    def mark(self, request_id: str, first: int, last: int | None = None, *, read: bool) -> None:
+        """Note whether the request's blocks are read, from the `first` to before the `last` one; None: to its end."""
+        blocks = self._tables.get(request_id, ())[first:last]
+        (self._unread.difference_update if read else self._unread.update)(blocks)
+
+    def read(self, request_id: str, blocks: int) -> int:
+        """Return how many of the request's first blocks, at most so many, are read without a gap."""
+        table = self._tables.get(request_id, ())[:blocks]
+        return next((place for place, block in enumerate(table) if block in self._unread), blocks)
+
+
 class DraftCatchUp:
     """Knows what the draft model of V2's `StandaloneARSpeculator` has not read, and has it read that.
 
@@ -52,9 +93,32 @@ class DraftCatchUp:
         """By slot: tokens from the begin that the draft has read without a gap."""
         self._missing = np.zeros(slots, dtype=np.int64)
         """By slot: upper bound of the tokens that it has not read."""
+        self._gap = np.zeros(slots, dtype=np.int64)
+        """By slot: lower bound of the position of the first of these."""
+        self._blocks = UnreadBlocks()
         self._owners: list[str | None] = [None] * slots
         self._computed = np.zeros(slots, dtype=np.int64)
         self._prefilling = np.zeros(slots, dtype=bool)
+
+    def follow(self, scheduled: Any) -> None:
+        """Take note of the blocks that requests get or leave in a step, before it runs."""
+        size = self._block_size
+        for request_id in {*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())}:
+            self._blocks.gone(request_id)
+        for new in scheduled.scheduled_new_reqs:
+            cached = -(-new.num_computed_tokens // size)
+            self._blocks.shares(new.req_id, new.block_ids[0][:cached])
+            self._blocks.took(new.req_id, new.block_ids[0][cached:], read=True)
+        cached_requests = scheduled.scheduled_cached_reqs
+        for request_id, blocks in zip(cached_requests.req_ids, cached_requests.new_block_ids, strict=True):
+            if blocks is not None:
+                slot = self._states.req_id_to_index[request_id]
+                self._blocks.took(request_id, blocks[0], read=not self._missing[slot])
+
+    @property
+    def _block_size(self) -> int:
+        size: int = self._speculator.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        return size
 
     def begin(self, batch: Any) -> None:
         """Take note of the requests that are new in this step, or begin again after a preemption."""
@@ -70,16 +134,26 @@ class DraftCatchUp:
         fresh = others | again
         if not fresh.any():
             return
-        for slot, request_id in zip(slots, batch.req_ids, strict=True):
+        size = self._block_size
+        for row in np.nonzero(fresh)[0]:
+            slot, request_id, cached = slots[row], batch.req_ids[row], int(computed[row])
             self._owners[slot] = request_id
-        self._missing[slots[fresh]] = 0
+            self._gap[slot] = min(cached, size * self._blocks.read(request_id, -(-cached // size)))
+            self._missing[slot] = cached - self._gap[slot]
+            if self._missing[slot]:
+                self._blocks.mark(request_id, self._gap[slot] // size, read=False)
         rows = async_tensor_h2d(np.nonzero(fresh)[0], device=self._read.device, dtype=torch.int64)
-        # Cached tokens count as read: mostly a request with drafts has computed them.
-        self._read[batch.idx_mapping[rows]] = self._begins(batch)[rows]
+        read = async_tensor_h2d(self._gap[slots[fresh]], device=self._read.device, dtype=torch.int64)
+        self._read[batch.idx_mapping[rows]] = read
 
     def rested(self, batch: Any) -> None:
         """Take note that the draft model did not run in this step."""
-        self._missing[batch.idx_mapping_np] += batch.num_scheduled_tokens
+        slots = batch.idx_mapping_np
+        for row in np.nonzero(self._missing[slots] == 0)[0]:
+            # As many of the tokens before may have been rejected drafts.
+            self._gap[slots[row]] = max(0, batch.num_computed_tokens_np[row] - self._speculator.num_speculative_steps)
+            self._blocks.mark(batch.req_ids[row], self._gap[slots[row]] // self._block_size, read=False)
+        self._missing[slots] += batch.num_scheduled_tokens
 
     def ran(self, batch: Any) -> None:
         """Take note that the draft model has read this step's tokens."""
@@ -105,6 +179,12 @@ class DraftCatchUp:
         if not given.any():
             return False
         self._missing[slots] -= given
+        for row in np.nonzero(given)[0]:
+            slot, size = slots[row], self._block_size
+            first = self._gap[slot] // size
+            self._gap[slot] += given[row]
+            last = self._gap[slot] // size if self._missing[slot] else None
+            self._blocks.mark(batch.req_ids[row], first, last, read=True)
         lengths = np.maximum(given, 1)
         starts = np.concatenate(([0], np.cumsum(lengths)))
         total = int(starts[-1])

@@ -4,9 +4,11 @@ The runner calls one object, its speculator, once a step. Here stands in front o
 
 - A draft model drafts K tokens, not always k_max, and rests where K is 0 (`catch_up.py`). An EAGLE head honours K
   itself. At K = 0 it still reads the step's hidden states, in one pass of its one layer: they could not be had later.
-- An entry with two ways to draft: the scheduler says on its output which requests take n-gram lookup. The entry's own
-  draft runs if another request of the step wants it, and the rows of those that do not are replaced. A head that rests
-  because nobody wants it has gaps afterwards. Its drafts are then poorer for the requests that were under way.
+- The scheduler says on its output which requests need no draft of the entry's own: those that never draft and, in an
+  entry with two ways to draft, those that take n-gram lookup. The entry's own draft runs if another request of the step
+  wants it, and the rows of those that look up are replaced. A head that rests because nobody wants it has gaps
+  afterwards. Its drafts are then poorer for the requests that were under way. An entry with one way to draft reads
+  every prompt, as others may find it in the prefix cache.
 - The time that drafting takes (`step_clock.py`).
 
 A lookup that finds nothing repeats the last token, as vLLM's own does: the number of drafts was decided when the step
@@ -25,6 +27,7 @@ from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.ngram.speculator import NgramGPUSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
+from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.ngram_lookup import mixed_drafts, ngram_drafts
 from serve_app.engine.vllm.step_record import DRAFTS_ATTRIBUTE, OWN_DEPTH_ATTRIBUTE
 from serve_app.engine.vllm.worker.catch_up import DraftCatchUp
@@ -54,6 +57,8 @@ class V2Drafting:
             raise RuntimeError("this worker is written for draft_sample_method: greedy")
         self._runner, self._speculator, self._clock = runner, speculator, clock
         self._own, self._sample = speculator.propose, runner.sample
+        config = runner.vllm_config.additional_config
+        self._both_ways = isinstance(config, ControllerConfig) and config.speculation.drafts_both_ways
         self._lookup_only = isinstance(speculator, NgramGPUSpeculator)
         self._catch_up = (
             DraftCatchUp(speculator, runner.req_states) if isinstance(speculator, StandaloneARSpeculator) else None
@@ -67,6 +72,8 @@ class V2Drafting:
         """Begin a step. Those of vLLM's own warm-up were not scheduled, so they do not say who drafts."""
         self._without_own = getattr(scheduler_output, DRAFTS_ATTRIBUTE, frozenset())
         self._own_depth = getattr(scheduler_output, OWN_DEPTH_ATTRIBUTE, scheduler_output.num_spec_tokens_to_schedule)
+        if self._catch_up is not None:
+            self._catch_up.follow(scheduler_output)
         self._clock.begin()
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,15 +90,16 @@ class V2Drafting:
             return own
         k = kwargs["num_speculative_tokens"]
         self._caught_up = False
-        looked_up = [request_id in self._without_own for request_id in input_batch.req_ids]
-        wanted = not all(looked_up)
+        without_own = [request_id in self._without_own for request_id in input_batch.req_ids]
+        wanted = not all(without_own) or (input_batch.has_prefill and not self._both_ways)
         depth = self._own_depth if wanted else 0
         drafts = self._own_drafts(input_batch, *args, wanted=wanted, **{**kwargs, "num_speculative_tokens": depth})
-        if k and any(looked_up):
-            rows = async_tensor_h2d(np.array(looked_up), device=drafts.device, dtype=torch.bool)
+        if k and self._both_ways and any(without_own):
+            rows = async_tensor_h2d(np.array(without_own), device=drafts.device, dtype=torch.bool)
             mixed = mixed_drafts(drafts[:, :k], self._look_up(input_batch, k), rows)
             drafts = torch.nn.functional.pad(mixed, (0, drafts.shape[1] - k))
-        self._clock.drafted(depth, alone=not (input_batch.has_prefill or self._caught_up))
+        if wanted:  # else a head did not run, which is not what drafting at depth 0 costs
+            self._clock.drafted(depth, alone=not (input_batch.has_prefill or self._caught_up))
         return drafts
 
     def _own_drafts(self, batch: Any, *args: Any, wanted: bool, **kwargs: Any) -> torch.Tensor:

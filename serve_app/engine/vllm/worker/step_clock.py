@@ -6,13 +6,17 @@ Without a GPU work ends before the call that starts it returns, and the marks ar
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
+from cluster.rate_limited_log import RateLimitedLog
 from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
+
+_log = RateLimitedLog(logging.getLogger(__name__))
 
 
 class Mark(Protocol):
@@ -63,6 +67,8 @@ class Marks(NamedTuple):
     sampled: Mark
     drafted: Drafted | None
     """The drafting before the step."""
+    ended: Mark | None = None
+    """The end of the work of the step before, its drafting too; None: there was none."""
 
     def times(self) -> StepTimes:
         """Return the times. The sampled tokens must have arrived."""
@@ -71,6 +77,7 @@ class Marks(NamedTuple):
             self.began.seconds_until(self.sampled),
             drafted.began.seconds_until(drafted.ended) if drafted and drafted.alone else None,
             drafted.depth if drafted else 0,
+            self.ended.seconds_until(self.began) if self.ended else 0.0,
         )
 
 
@@ -87,15 +94,18 @@ class StepClock:
         self._sampled: Mark | None = None
         self._before: Drafted | None = None
         self._drafted: Drafted | None = None
+        self._ended_before: Mark | None = None
+        self._ended: Mark | None = None
 
     def begin(self) -> None:
         """Mark the step's begin. Its first work waits for the drafting of the step before, which is not in it then."""
         self._began, self._sampled = self._mark(), None
         self._before, self._drafted = self._drafted, None
+        self._ended_before = self._ended
 
     def sampled(self) -> None:
         """Mark that the step's tokens are sampled, before they are copied."""
-        self._sampled = self._mark()
+        self._sampled = self._ended = self._mark()
 
     def drafted(self, depth: int, *, alone: bool) -> None:
         """Mark that drafts are made, in that many iterations. Drafting begins where the tokens are sampled.
@@ -105,13 +115,17 @@ class StepClock:
             alone: whether the draft model did nothing else, such as to read a prompt.
         """
         if self._sampled is not None:
-            self._drafted = Drafted(self._sampled, self._mark(), depth, alone)
+            self._ended = self._mark()
+            self._drafted = Drafted(self._sampled, self._ended, depth, alone)
 
     def take(self) -> Marks | None:
         """Return the marks of the step; None: it ran no model."""
-        if self._began is None or self._sampled is None:
+        if self._began is None:
             return None
-        marks = Marks(self._began, self._sampled, self._before)
+        if self._sampled is None:
+            self._ended = self._began
+            return None
+        marks = Marks(self._began, self._sampled, self._before, self._ended_before)
         self._began = None
         return marks
 
@@ -129,6 +143,12 @@ class TimedOutput(AsyncModelRunnerOutput):
 
 
 def with_times(output: ModelRunnerOutput, marks: Marks) -> ModelRunnerOutput:
-    """Return the output with the step's times on it."""
-    setattr(output, TIMES_ATTRIBUTE, marks.times())
+    """Return the output with the step's times on it; without them if the device's clock fails, as torch's events do."""
+    try:
+        times = marks.times()
+    except RuntimeError as error:
+        # Raised here it would end the engine for everybody.
+        _log.warning("clock", "the time of a step is not known: %s", error)
+    else:
+        setattr(output, TIMES_ATTRIBUTE, times)
     return output

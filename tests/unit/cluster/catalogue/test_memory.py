@@ -53,7 +53,6 @@ def test_the_catalogue_knows_every_gpu_and_model_of_the_gpu_profile() -> None:
 def test_the_gpu_profiles_prices_and_watts_are_the_catalogues() -> None:
     for tier in load_profile("gpu").tiers.values():
         card = GPUS[str(tier.gpu)]
-        assert card.price_usd_per_hour is not None
         assert tier.price_usd_per_hour == pytest.approx(card.price_usd_per_hour * tier.gpus)
         assert (tier.active_watts, tier.idle_watts) == (card.active_watts * tier.gpus, card.idle_watts * tier.gpus)
 
@@ -64,11 +63,31 @@ def test_the_gpu_profiles_expected_speed_is_the_estimated_one() -> None:
         assert (tier.expected_ttft_ms, tier.expected_tokens_per_s) == (speed.ttft_ms, speed.tokens_per_s)
 
 
+def test_the_gpu_profiles_eco_is_the_cheapest_per_token_of_a_stream() -> None:
+    tiers = load_profile("gpu").tiers
+    usd = [tier.price_usd_per_hour / (tier.expected_tokens_per_s or 0) for tier in tiers.values()]
+    assert usd == sorted(usd)
+
+
 def test_the_gpu_profiles_models_are_the_catalogues() -> None:
     for key, source in load_profile("gpu").models.items():
         known = MODELS.get(key) or catalogue().eagle3_heads[key]
         assert (source.repo, source.revision) == (known.repo, known.revision)
         assert source.size_gb == pytest.approx(known.weight_bytes / 1e9, abs=0.06)
+
+
+def test_a_head_of_the_235b_is_as_large_as_others_report() -> None:
+    # 0.57e9 weights: 3 x 4096 x 4096 to merge, 4096 x 128 x (2 x 72 + 64) of attention, 3 x 4096 x 12288, 4096 x 64000.
+    head = catalogue().eagle3_heads["eagle3-qwen3-235b-a22b-2507"]
+    assert head.weight_bytes / 2e9 == pytest.approx(0.57, abs=0.01)
+    speculation = {"method": "eagle3", "draft": "eagle3-qwen3-235b-a22b-2507", "k_max": 5}
+    found = budget("H100", 4, target="qwen3-235b-a22b-instruct-2507-fp8", max_model_len=32768, speculation=speculation)
+    assert found.fits
+    assert found.draft == pytest.approx(1.15e9 / 4 / GIB, abs=0.01)
+
+
+def test_a_checkpoint_with_its_own_lm_head_is_as_large_as_its_files() -> None:
+    assert MODELS["qwen3-4b-instruct-2507-w4a16"].weight_bytes / 1e9 == pytest.approx(3.43, abs=0.02)
 
 
 # 32 layers x 2 x 8 heads x 128 x 2 bytes = 128 KiB a token: 16384 tokens are 2 GiB.

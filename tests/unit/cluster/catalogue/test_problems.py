@@ -11,6 +11,7 @@ from cluster.profiles.reading import load_profile, merge, shipped_profiles
 from router.registry import Profile
 
 HEAD_8B = {"method": "eagle3", "draft": "eagle3-llama-3.1-8b", "k_max": 4}
+FP8_4B = {"qwen3-4b-instruct-2507-fp8": {"source": "hub", "repo": "Qwen/Qwen3-4B-Instruct-2507-FP8"}}
 ENTRY = "tiers.eco.chain, entry 'only': "
 
 
@@ -81,7 +82,7 @@ def test_a_head_of_another_target_is_named_with_those_that_it_was_made_for() -> 
     made_for = "llama-3.1-8b-instruct-w4a16 and llama-3.1-8b-instruct-fp8"
     got = f"speculation.draft: got 'eagle3-llama-3.1-8b', an EAGLE-3 head made for {made_for}, not for "
     assert problems(speculation=HEAD_8B) == []
-    assert problems(target="qwen3-4b-instruct-2507-fp8", speculation=HEAD_8B) == [
+    assert problems(FP8_4B, target="qwen3-4b-instruct-2507-fp8", speculation=HEAD_8B) == [
         ENTRY + got + "qwen3-4b-instruct-2507-fp8, of which no head is known"
     ]
     assert problems(gpus=2, target="llama-3.3-70b-instruct-fp8", speculation=HEAD_8B) == [
@@ -98,7 +99,7 @@ def test_of_a_gpu_that_is_not_known_it_is_said_that_nothing_was_checked() -> Non
 
 
 def test_weights_that_the_card_cannot_compute_with_are_named() -> None:
-    assert problems(gpu="A10G", target="qwen3-4b-instruct-2507-fp8") == [
+    assert problems(FP8_4B, gpu="A10G", target="qwen3-4b-instruct-2507-fp8") == [
         ENTRY + "target: got 'qwen3-4b-instruct-2507-fp8', whose weights (fp8-block) need a GPU of compute capability "
         "8.9 or higher; A10G has 8.6"
     ]

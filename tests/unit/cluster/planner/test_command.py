@@ -22,7 +22,7 @@ def test_an_example_is_what_its_command_prints(name: str, capsys: pytest.Capture
     command = re.match(r"# Made by `power-lever (profile --gpus (\S+))`", text)
     assert command is not None
     assert main(command[1].split()) == 0
-    again = f"power-lever {command[1]} --output docs/profiles/{name}.yaml"
+    again = f"power-lever {command[1]} --force --output docs/profiles/{name}.yaml"
     assert capsys.readouterr().out == text, f"make it again: {again}"
 
 
@@ -39,6 +39,16 @@ def test_the_profile_may_be_written_to_a_file(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "my.yaml"
     assert main(["profile", "--gpus", "L4:1", "--output", str(path)]) == 0
     assert capsys.readouterr().out == ""
+    assert load_profile(str(path)) == load_profile("plan:L4:1")
+
+
+def test_a_file_that_exists_is_replaced_only_if_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("mine\n")
+    assert main(["profile", "--gpus", "L4:1", "--output", str(path)]) == 1
+    assert capsys.readouterr().err == f"error: --output: {path} exists: --force replaces it\n"
+    assert path.read_text() == "mine\n"
+    assert main(["profile", "--gpus", "L4:1", "--output", str(path), "--force"]) == 0
     assert load_profile(str(path)) == load_profile("plan:L4:1")
 
 

@@ -17,6 +17,7 @@ from tests.unit.cluster.planner.strategies import clusters
         ("A100-80G:1, L4:2", (Cards("L4", (2,)), Cards("A100-80G", (1,)))),
         ("4xA10G:1", (Cards("A10G", (1, 1, 1, 1)),)),
         ("L4:1,2xL4:4", (Cards("L4", (1, 4, 4)),)),
+        ("l4:1,a100-80g:2", (Cards("L4", (1,)), Cards("A100-80G", (2,)))),  # capitals or not
     ],
 )
 def test_cards_are_written_by_type_and_machine(text: str, cards: tuple[Cards, ...]) -> None:
@@ -33,10 +34,19 @@ def test_what_is_written_reads_back(cards: tuple[Cards, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("T4:1", "unknown T4; allowed are L4, A10G, L40S, A100-40G, A100-80G, RTX-PRO-6000, H100, H200, B200"),
-        ("A100:2", "unknown A100: write A100-40G or A100-80G; allowed are L4"),
-        ("L4:0", "got 'L4:0', allowed are 1 to 1024 cards"),
-        ("0xL4:1", "got '0xL4:1', allowed are 1 to 1024 cards"),
+        ("T4:1", "unknown T4; allowed are L4, A10G, L40S, A100-40G, A100-80G, RTX-PRO-6000, H100, "),
+        ("H-100:8", "unknown H-100, did you mean H100?; allowed are L4"),
+        ("RTX6000:1", "unknown RTX6000, did you mean RTX-PRO-6000?; allowed are L4"),
+        ("MI300X:8", "unknown MI300X; allowed are L4"),
+        ("A100:2", "unknown A100, did you mean A100-40G or A100-80G?; allowed are L4"),
+        ("L4:0", "got 'L4:0', allowed are 1 to 1024 cards in all"),
+        ("0xL4:1", "got '0xL4:1', allowed are 1 to 1024 cards in all"),
+        ("H100:1025", "got 'H100:1025', allowed are 1 to 1024 cards in all"),
+        ("H100:1000,L4:25", "got 'L4:25', allowed are 1 to 1024 cards in all"),
+        ("H100:" + "9" * 5000, "got 'H100:99999999999999999999999999999999999...', allowed is TYPE:COUNT"),
+        ("L4:1,l4:1", "L4:1 comes twice; write 2xL4:1 for two such machines"),
+        ("L4:\u0663", "got 'L4:\u0663', allowed is TYPE:COUNT"),  # an Arabic 3
+        ("\u0663xL4:1", "got '\u0663xL4:1', allowed is TYPE:COUNT"),
         ("L4", "got 'L4', allowed is TYPE:COUNT for the cards of one machine"),
         ("L4:two", "got 'L4:two', allowed is TYPE:COUNT"),
         ("L4:1,", "got '', allowed is TYPE:COUNT"),
@@ -48,6 +58,7 @@ def test_anything_else_is_an_error_that_says_what_is_allowed(text: str, problem:
     with pytest.raises(ConfigError) as error:
         parse(text)
     assert str(error.value).startswith(f"--gpus: {problem}")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cluster.pool.messages import DraftOrder
 from router.registry import ChainEntry, DraftsChoice, Speculation
 from serve_app.engine.draft_fallback import MEMORY_TOKENS, DraftChoice, DraftKeeper
+from serve_app.engine.drift import Window
 from serve_app.engine.interface import DraftCount, EngineError
 from serve_app.engine.stub import StubEngine
-from serve_app.speculation.drift import Window
 
 ENTRY = ChainEntry(
     name="draft",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from math import exp
 from typing import get_args
 
@@ -35,13 +36,13 @@ outcomes = st.integers(1, K_MAX).flatmap(lambda drafted: st.tuples(st.just(draft
 def never_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fades, so that estimates are those of the closed forms."""
     monkeypatch.setattr(acceptance, "MEMORY_TRIALS", 1e12)
-    monkeypatch.setattr(acceptance, "REQUEST_MEMORY_TRIALS", 1e12)
+    monkeypatch.setattr(acceptance, "_KEPT", ((1.0, 1.0),) * (K_MAX + 1))
 
 
 def seen(evidence: CategoryEvidence, *steps: tuple[int, int]) -> CategoryEvidence:
     for drafted, accepted in steps:
         counts = StepCounts(K_MAX)
-        counts.add(drafted, accepted, 0.5, None)
+        counts.add(drafted, accepted, None)
         evidence = evidence.after(counts)
     return evidence
 
@@ -149,8 +150,7 @@ def test_a_category_learns_how_bursty_its_text_is(text: str, low: float, high: f
         likely = 0.5 if text == "steady" else (0.95 if step // 40 % 2 else 0.05)
         accepted = next((n for n in range(2) if rng.random() >= likely), 2)
         belief = evidence.belief(category.profile, step)
-        category.counts = StepCounts(K_MAX)
-        category.counts.add(2, accepted, belief.steady, belief.quick)
+        category.counts.add(2, accepted, belief)
         evidence = evidence.after(category.profile, 2, accepted, step)
         category.learn()
     assert low <= category.profile.quickness <= high
@@ -186,12 +186,12 @@ def test_any_outcomes_keep_all_estimates_probabilities(steps: list[tuple[tuple[i
     for (drafted, accepted), wait in steps:
         now += wait
         belief = evidence.belief(state.profile, now)
-        state.counts = StepCounts(K_MAX)
-        state.counts.add(drafted, accepted, belief.steady, belief.quick)
+        state.counts.add(drafted, accepted, belief)
         evidence = evidence.after(state.profile, drafted, accepted, now)
         state.learn()
         assert 0 < belief.steady < 1
         assert 0 < belief.quick < 1
-        assert all(0 < gain < 1 for gain in state.curve(belief.level, 0.0, 1.0).gains)
+        output = state.curve(belief.level, 0.0, 1.0).output
+        assert all(0 < more - less < 1 for less, more in pairwise(output))
         assert all(0 < estimate < 1 for estimate in state.evidence.acceptance())
         assert 0 <= state.profile.quickness <= 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.speculation.allocation import Allocation, Allocator, Curve, Fixed, Group, Load
+from serve_app.speculation.allocation import Allocator, Curve, Fixed, Group, Load
 from serve_app.speculation.cost_curve import StepCost
 
 K_MAX = 4
@@ -242,18 +242,3 @@ def test_without_auto_requests_the_requested_depth_is_what_is_drafted() -> None:
     best = Allocator([], fixed, linear(1.0, 0.1, 0.2)).best()
     assert (best.depths, best.depth, best.tokens) == ((), 2, 3 * 3 + 10)
     assert best.seconds == pytest.approx(1.0 + 1.9 + 0.4)
-
-
-# --- going on with known prices ---
-
-
-@settings(max_examples=50)
-@given(st.lists(acceptances, min_size=1, max_size=4), seconds, st.floats(0.001, 1), st.floats(0, 1))
-def test_the_price_of_a_search_gives_the_same_allocation_again(
-    batch: list[list[float]], base: float, token: float, draft: float
-) -> None:
-    search = allocator([gains(acceptance) for acceptance in batch], linear(base, token, draft))
-    best = search.best()
-    again: Allocation = search.at(best.depth, best.ratio)
-    assert again.depths == best.depths
-    assert again.score == pytest.approx(best.score)

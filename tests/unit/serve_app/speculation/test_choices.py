@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from router.registry import Drafts
 from router.spec_params import SpecParams
+from serve_app.speculation.advice import JUDGED_EVERY, JUDGEMENTS
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
-from serve_app.speculation.engine_facts import EngineFacts
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 K_MAX = 4
 FORWARD_S = 0.010
@@ -52,7 +52,8 @@ class Engine:
         prefill = self.steps % 16 == 0
         tokens = sum(1 + drafted for drafted, _ in outcomes.values()) + (24 if prefill else 0)
         widths = {drafted for drafted, _ in outcomes.values()}
-        captured = self.facts.captured(widths.pop() if len(widths) == 1 else None, tokens, K_MAX)
+        uniform = widths.pop() if len(widths) == 1 and not prefill else None
+        captured = self.facts.captured(uniform, tokens, K_MAX)
         verify_s = FORWARD_S + TOKEN_S * tokens + (0.0 if captured and not prefill else self.piecewise_s)
         depth = max((each.k for each in self.decided.values() if each.drafts == "own"), default=0)
         draft_s = self.draft_s * self.facts.iterations(depth, K_MAX)
@@ -68,6 +69,7 @@ class Engine:
                 ngram=ngram,
                 verify_s=verify_s,
                 draft_s=draft_s,
+                uniform=uniform,
             )
         )
         return self.decided
@@ -102,9 +104,9 @@ def test_where_a_step_without_a_graph_costs_next_to_nothing_each_request_gets_wh
     for index in range(7):
         engine.add(str(index), 0.02)
     engine.run(200)
-    steps = engine.run(100)
-    assert sum(step["copying"].k for step in steps) > 120
-    assert sum(step["0"].k for step in steps) < 60
+    steps = engine.run(300)
+    assert sum(step["copying"].k for step in steps) > 1000
+    assert sum(step["0"].k for step in steps) < 200
 
 
 def test_where_only_k_max_has_a_graph_it_is_drafted_though_fewer_would_do() -> None:
@@ -113,6 +115,19 @@ def test_where_only_k_max_has_a_graph_it_is_drafted_though_fewer_would_do() -> N
         engine.add(str(index), 0.3)
     engine.run(100)
     assert Counter(decision.k for step in engine.run(100) for decision in step.values())[K_MAX] > 700
+
+
+def test_a_step_with_prompt_tokens_has_no_graph_so_each_request_gets_what_suits_it() -> None:
+    engine = Engine(EngineFacts(graph="per_k"), piecewise_s=0.0015, draft_s=0.0002)
+    for index in range(8):
+        engine.add(str(index), (0.2, 0.9)[index % 2])
+    engine.run(150)
+    without, beside = [], []
+    for _ in range(30):
+        without.append(engine.step())
+        beside.append(engine.controller.decide(list(engine.acceptance), 64))
+    assert widths(without)[1] >= 28
+    assert widths(beside)[1] <= 5
 
 
 def test_with_another_k_in_the_batch_no_step_is_taken_for_uniform() -> None:
@@ -157,6 +172,52 @@ def test_no_advice_before_enough_was_seen() -> None:
     engine.add("a", 0.2)
     engine.run(20)
     assert engine.controller.learned().advice is None
+
+
+def test_advice_needs_two_windows_of_steps_and_is_withdrawn_where_drafts_pay() -> None:
+    engine = Engine(EngineFacts(graph="k_max", draft="always"), piecewise_s=0.0015, draft_s=0.002)
+    engine.add("a", 0.2)
+    engine.run(JUDGED_EVERY * JUDGEMENTS - 1)
+    assert engine.controller.learned().advice is None
+    engine.run(JUDGED_EVERY * 3)
+    assert engine.controller.learned().advice == "no_drafts"
+    engine.acceptance["a"] = 0.95
+    engine.run(600)
+    assert engine.controller.learned().advice is None
+
+
+# --- what steps show ---
+
+
+def shown(results: list[StepResult], facts: EngineFacts, **spec: Any) -> DepthController:
+    """A controller that saw these steps of one request."""
+    controller = DepthController(K_MAX, SpeculationSettings(), facts)
+    controller.add("a", SpecParams.model_validate({"k": "auto", **spec}), "code")
+    for result in results:
+        controller.decide(["a"], 0)
+        controller.observe(result)
+    return controller
+
+
+@pytest.mark.parametrize("uniform", [2, None])
+def test_a_step_with_invalid_drafts_ran_in_the_graph_of_the_scheduled_width(uniform: int | None) -> None:
+    step = StepResult(0.01, 6, 2, {"a": (2, 0), "b": (1, 0)}, 2, prefill=False, uniform=uniform)
+    controller = shown([step] * 10, EngineFacts(graph="per_k"))
+    assert {key.captured for key in controller._table.cells} == {uniform is not None}
+
+
+def test_the_time_of_verifying_is_used_also_where_that_of_drafting_is_missing() -> None:
+    step = StepResult(0.05, 3, 2, {"a": (2, 1)}, 1, prefill=False, verify_s=0.01)
+    controller = shown([step] * 10, EngineFacts())
+    assert {key.iterations for key in controller._table.cells} == {0}
+    assert [cell.seconds for cell in controller._table.cells.values()] == pytest.approx([0.01])
+
+
+@pytest.mark.parametrize("draft_s", [0.002, None], ids=["ran", "rested"])
+def test_what_a_head_takes_at_k_0_is_learned_where_it_ran(draft_s: float | None) -> None:
+    step = StepResult(0.012, 1, 0, {"a": (0, 0)}, 1, prefill=False, verify_s=0.01, draft_s=draft_s)
+    controller = shown([step] * 200, EngineFacts())
+    assert controller._table.costs.in_graph.draft(0) == pytest.approx(draft_s or 0.0, rel=0.05)
 
 
 # --- tau: auto ---

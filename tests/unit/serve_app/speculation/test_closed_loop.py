@@ -19,6 +19,26 @@ V2_DEFAULT = Shape(name="k_max", step_ms=H100, graph="k_max", piecewise_ms=1.5, 
 PER_K = Shape(name="per_k", step_ms=H100, graph="per_k", piecewise_ms=1.5, draft_ms=0.3)
 ALWAYS = V2_DEFAULT.model_copy(update={"name": "always", "draft_ms": 1.8, "draft": "always"})
 CPU = Shape(name="cpu", step_ms=((1, 37.5), (2, 40)), ngram=True)
+HEAD = Shape(
+    name="head",
+    k_max=4,
+    step_ms=((1, 12), (8, 12.3), (32, 14), (64, 18), (128, 28), (256, 50)),
+    graph="per_k",
+    piecewise_ms=2,
+    draft_ms=1.3,
+    head=True,
+)
+"""An EAGLE head that is paid for at K = 0 as well."""
+SMALL = Shape(
+    name="small",
+    k_max=5,
+    step_ms=((1, 2), (8, 2), (32, 2.2), (128, 3), (512, 6), (1024, 10), (2048, 19)),
+    graph="k_max",
+    piecewise_ms=6,
+    draft_ms=0.1,
+    draft="k_max",
+)
+"""A step without drafts has no graph and takes four times as long."""
 COSTLY = Shape(name="costly draft", step_ms=((1, 10), (256, 10), (512, 20)), draft_ms=5)
 
 
@@ -42,6 +62,8 @@ COSTLY = Shape(name="costly draft", step_ms=((1, 10), (256, 10), (512, 20)), dra
         (COSTLY, "0.5", 1),
         (COSTLY, "0.8", 8),
         (COSTLY, "bursty", 8),
+        (HEAD, "0.2", 32),
+        (HEAD, "0.8", 8),
     ],
     ids=lambda value: value.name if isinstance(value, Shape) else str(value),
 )
@@ -51,3 +73,15 @@ def test_auto_is_nearly_as_fast_as_the_best_fixed_k_in_hindsight(shape: Shape, t
     pays = found.best_static_to_off >= GOAL
     assert found.to_off >= GOAL or not pays, found
     assert found.advice == (None if pays else "no_drafts"), found
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_where_steps_without_drafts_lose_much_too_little_is_known_of_them_to_advise_against_drafts(seed: int) -> None:
+    found = cell(SMALL, [Run("0.5", 32, 4.0, seed)], apart=True)
+    assert found.best_static_to_off > 1.05
+    assert found.advice is None
+
+
+def test_a_head_is_paid_for_at_every_step() -> None:
+    assert [HEAD.draft_s(depth) for depth in (0, 1, 2)] == pytest.approx([0.0013, 0.0013, 0.0026])
+    assert PER_K.draft_s(0) == 0

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.engine.vllm.decode_graphs import MOST_TOKENS, batch_sizes, capture_sizes, decode_graphs, depth_schedule
+from serve_app.engine.vllm.decode_graphs import (
+    MOST_TOKENS,
+    batch_sizes,
+    capture_sizes,
+    decode_graphs,
+    depth_schedule,
+    piecewise_sizes,
+)
 
 K_MAX = st.integers(1, 32)
 MOST = st.integers(1, 2000)
@@ -40,7 +47,23 @@ def test_every_graph_is_among_the_sizes_that_vllm_is_given(k_max: int, most: int
     for tokens, batches in decode_graphs(k_max, most).items():
         assert {tokens * batch for batch in batches} <= set(sizes)
     assert sizes == sorted(set(sizes))
-    assert sizes[-1] == MOST_TOKENS
+
+
+@given(K_MAX, MOST)
+def test_pieces_reach_every_decode_step_of_mixed_depths_and_no_size_is_there_for_whole_steps_only(
+    k_max: int, most: int
+) -> None:
+    largest = min(most * (k_max + 1), MOST_TOKENS)
+    sizes = piecewise_sizes(k_max, most)
+    assert largest <= sizes[-1] <= MOST_TOKENS
+    assert sizes[-1] <= 2 * most * (k_max + 1)
+    assert all(large - small <= 16 for small, large in pairwise(sizes))
+    assert len(sizes) <= 51
+
+
+def test_an_engine_for_few_requests_has_few_pieces() -> None:
+    assert piecewise_sizes(1, 2) == [1, 2, 4, 8]
+    assert (len(piecewise_sizes(4, 16)), len(piecewise_sizes(5, 32)), len(piecewise_sizes(5, 64))) == (23, 43, 51)
 
 
 @pytest.mark.parametrize(("k_max", "most", "graphs"), [(4, 64, 60), (5, 64, 72), (5, 128, 83)])

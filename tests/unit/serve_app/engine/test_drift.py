@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.speculation import drift
-from serve_app.speculation.drift import Drift, DriftWatch, Window
+from serve_app.engine import drift
+from serve_app.engine.drift import Drift, DriftWatch, Window
 
 MIN_FALL = 0.1
 
