@@ -18,6 +18,7 @@ from typing import Final
 
 import ray
 from ray import serve
+from ray._private import auto_init_hook
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.constants import SERVE_NAMESPACE
@@ -113,6 +114,8 @@ def raise_if_taken(host: str, port: int) -> None:
 
 
 def _start_ray(address: str | None) -> None:
+    # Only here: Serve's threads call Ray also after `ray.shutdown()`, and Ray would start another instance for them.
+    auto_init_hook.enable_auto_connect = False
     try:
         try:
             ray.init(address=address, namespace=SERVE_NAMESPACE)

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
+from ray.exceptions import RaySystemError
 
 from router.errors import ConfigError
 from serve_app.__main__ import main
@@ -142,3 +144,23 @@ def test_only_a_ray_that_was_too_slow_is_started_once_more(
     with pytest.raises(Exception, match=raised):
         main(["serve", "--address", "local", str(path)])
     assert started == ["local"] * starts
+
+
+def test_no_thread_starts_ray_again_when_it_was_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str | None] = []
+
+    def init(**given: Any) -> None:
+        started.append(given.get("address"))
+        raise ConnectionError("no such cluster")  # the command ends at once
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", True)
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        "http_options: {port: 18234}\n"
+        "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
+    )
+    assert main(["serve", "--address", "192.0.2.9:6379", str(path)]) == 1
+    with pytest.raises(RaySystemError, match="not been started"):
+        ray.get_actor("anything")  # as Serve's threads do: without the guard this calls `ray.init`
+    assert started == ["192.0.2.9:6379"]
