@@ -21,8 +21,9 @@ BIN := $(VENV)/bin
 PIP_QUIET := --quiet --quiet --disable-pip-version-check
 PIP_FLAGS := $(PIP_QUIET) --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-# The longest first.
-SUITES := tests/e2e tests/unit $(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py))
+# Suites that start Ray, and all others. Their sum is every folder with tests.
+RAY_SUITES := tests/e2e $(addprefix tests/integration/,application gpu_nodes two_nodes libraries)
+OTHER_SUITES := tests/unit $(filter-out $(RAY_SUITES),$(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py)))
 CODE := router sustainability cluster serve_app bench tests
 
 SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/$(BIN)/power-lever-haproxy
@@ -30,7 +31,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 # Tests start a hundred Python processes, each of which would otherwise compile our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test $(SUITES) test-unit test-integration test-e2e test-long coverage \
+.PHONY: serve test tests-with-ray tests-without-ray test-unit test-integration test-e2e test-long coverage \
 	check fix install install-dev hashes weights clean
 
 serve: install weights
@@ -39,15 +40,24 @@ serve: install weights
 weights: install
 	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
-# Two suites at the same time: while one waits for a cluster, the other computes. Each in a process of its own, so that
-# no cluster stays longer than its tests.
+# Each suite in a process of its own, so that no cluster outlives its tests. Clusters one after the other: two at a time
+# take so much of two cores that Ray gives up starting. Meanwhile, with what is left of the cores, all that needs none.
 test: install-dev weights
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going $(SUITES)
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going tests-with-ray tests-without-ray
 
-$(SUITES): SHELL := /bin/bash
-$(SUITES): .SHELLFLAGS := -o pipefail -c
-$(SUITES):
-	@$(BIN)/python -m pytest $@ --durations=10 2>&1 | sed --unbuffered 's/^/$(notdir $@) | /'
+tests-with-ray tests-without-ray: SHELL := /bin/bash
+tests-with-ray tests-without-ray: .SHELLFLAGS := -o pipefail -c
+
+tests-with-ray:
+	@$(call run_suites,,$(RAY_SUITES))
+
+tests-without-ray:
+	@$(call run_suites,nice,$(OTHER_SUITES))
+
+# $(1): a command to run pytest with; $(2): suites. All of them run, also after one that fails.
+run_suites = failed=; for suite in $(2); do \
+	$(1) $(BIN)/python -m pytest $$suite --durations=10 2>&1 | sed --unbuffered "s/^/$${suite\#\#*/} | /" || failed=1; \
+	done; test -z "$$failed"
 
 # A process for each core: most of the time goes into imports and many small tests.
 test-unit: install-dev
