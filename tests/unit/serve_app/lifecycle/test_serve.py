@@ -26,6 +26,16 @@ def status(**over: Any) -> Any:
     return SimpleNamespace(**{"status": "DEPLOYING", "deployments": {}, "message": ""} | over)
 
 
+def valid_file(folder: Path) -> Path:
+    """A config file whose port is free."""
+    path = folder / "serve.yaml"
+    path.write_text(
+        "http_options: {port: 18234}\n"
+        "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
+    )
+    return path
+
+
 def test_a_wrong_file_is_an_error_before_ray_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,11 +146,7 @@ def test_only_a_ray_that_was_too_slow_is_started_once_more(
         raise Exception(raised)  # as Ray does
 
     monkeypatch.setattr("ray.init", init)
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        "http_options: {port: 18234}\n"
-        "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
-    )
+    path = valid_file(tmp_path)
     with pytest.raises(Exception, match=raised):
         main(["serve", "--address", "local", str(path)])
     assert started == ["local"] * starts
@@ -155,11 +161,7 @@ def test_no_thread_starts_ray_again_when_it_was_shut_down(tmp_path: Path, monkey
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", True)
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        "http_options: {port: 18234}\n"
-        "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
-    )
+    path = valid_file(tmp_path)
     assert main(["serve", "--address", "192.0.2.9:6379", str(path)]) == 1
     with pytest.raises(RaySystemError, match="not been started"):
         ray.get_actor("anything")  # as Serve's threads do: without the guard this calls `ray.init`

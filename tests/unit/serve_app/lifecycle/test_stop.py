@@ -31,10 +31,6 @@ class Pool:
         self.draining = False
         self.close, self.open_requests = Method(self._close), Method(self._open_requests)
 
-    def replaced(self) -> None:
-        """Its process is another one, which knows nothing."""
-        self.draining = False
-
     def _close(self) -> None:
         self.draining = True
 
@@ -43,6 +39,7 @@ class Pool:
             return {}
         count = self._counts.pop(0) if len(self._counts) > 1 else self._counts[0]
         if isinstance(count, Exception):
+            self.draining = False  # the process that comes next knows nothing
             raise count
         return {"ingress": count}
 
@@ -69,13 +66,11 @@ async def test_the_terminal_says_how_many_requests_are_open_whenever_that_change
     assert [line.split(",")[0] for line in lines] == ["stopping: open requests: 2", "stopping: open requests: 1"]
 
 
-async def test_a_pool_that_was_replaced_meanwhile_drains_too(drain: Any) -> None:
-    pool = Pool(0)
-    pool.replaced()
-    assert await drain(pool, 60) == (True, [])
+async def test_a_pool_that_has_not_begun_the_drain_begins_it(drain: Any) -> None:
+    assert await drain(Pool(0), 60) == (True, [])
 
 
-async def test_a_pool_that_dies_and_comes_back_is_waited_for(drain: Any) -> None:
+async def test_a_pool_that_dies_and_is_replaced_meanwhile_drains_too(drain: Any) -> None:
     ended, lines = await drain(Pool(1, ActorDiedError(), ActorDiedError(), 0), 60)
     assert (ended, len(lines)) == (True, 1)
 
