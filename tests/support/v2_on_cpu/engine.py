@@ -109,7 +109,7 @@ class V2Engine:
     def __init__(self, host: Host, info: dict[str, Any]) -> None:
         self._host = host
         self.info = info
-        """The classes that run (`runner`, `speculator`, `scheduler`, `worker`), `asynchronous`, where the `texts` are."""
+        """`runner`, `speculator`, `scheduler` and `worker` as classes, `asynchronous`, and where the `texts` are."""
 
     def run(self, asks: Sequence[Ask]) -> Batch:
         """Return what comes of requests that arrive together."""
