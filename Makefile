@@ -23,7 +23,8 @@ PIP_FLAGS := $(PIP_QUIET) --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # Suites that start Ray, and all others. Their sum is every folder with tests.
 RAY_SUITES := tests/e2e $(addprefix tests/integration/,application gpu_nodes two_nodes libraries)
-OTHER_SUITES := tests/unit $(filter-out $(RAY_SUITES),$(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py)))
+OTHER_SUITES := $(filter-out $(RAY_SUITES),$(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py)))
+NO_RAY := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 CODE := router sustainability cluster serve_app bench tests
 
 SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/$(BIN)/power-lever-haproxy
@@ -31,8 +32,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 # Tests start a hundred Python processes, each of which would otherwise compile our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test tests-with-ray tests-without-ray test-unit test-integration test-e2e test-long coverage \
-	check fix install install-dev hashes weights clean
+.PHONY: serve test test-unit test-integration test-e2e test-long coverage check fix install install-dev hashes weights clean
 
 serve: install weights
 	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
@@ -40,28 +40,14 @@ serve: install weights
 weights: install
 	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
-# Each suite in a process of its own, so that no cluster outlives its tests. Clusters one after the other: two at a time
-# take so much of two cores that Ray gives up starting. Meanwhile, with what is left of the cores, all that needs none.
+# First what needs no Ray, a process for each core. Then each suite with Ray by itself: a cluster that other tests slow down
+# gives up starting, and tests beside a busy cluster hardly go on. All of them run, also after one that fails.
 test: install-dev weights
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going tests-with-ray tests-without-ray
+	@failed=; $(NO_RAY) tests/unit $(OTHER_SUITES) --durations=10 || failed=1; \
+	for suite in $(RAY_SUITES); do $(BIN)/python -m pytest $$suite --durations=10 || failed=1; done; test -z "$$failed"
 
-tests-with-ray tests-without-ray: SHELL := /bin/bash
-tests-with-ray tests-without-ray: .SHELLFLAGS := -o pipefail -c
-
-tests-with-ray:
-	@$(call run_suites,,$(RAY_SUITES))
-
-tests-without-ray:
-	@$(call run_suites,nice,$(OTHER_SUITES))
-
-# $(1): a command to run pytest with; $(2): suites. All of them run, also after one that fails.
-run_suites = failed=; for suite in $(2); do \
-	$(1) $(BIN)/python -m pytest $$suite --durations=10 2>&1 | sed --unbuffered "s/^/$${suite\#\#*/} | /" || failed=1; \
-	done; test -z "$$failed"
-
-# A process for each core: most of the time goes into imports and many small tests.
 test-unit: install-dev
-	$(BIN)/python -m pytest tests/unit --numprocesses=auto --dist=loadfile
+	$(NO_RAY) tests/unit
 
 test-integration: install-dev weights
 	$(BIN)/python -m pytest tests/integration
