@@ -45,9 +45,16 @@ class Measurer:
     references: Mapping[str, Engine]
 
     def __call__(self, process: EngineProcess, engine: Engine, what: Measurement, limit_s: float) -> dict[str, Any]:
-        """Measure; see `Measure`."""
+        """Measure; see `Measure`.
+
+        Raises:
+            ValueError: there is nothing to ask the entry.
+        """
         k_max = engine.entry.speculation.k_max if engine.entry.speculation else 0
-        prompts = interleaved(families := self._families(engine))
+        families = self._families(engine)
+        if not families:
+            raise ValueError(f"max_model_len is {engine.entry.max_model_len}: no prompt fits for sure")
+        prompts = interleaved(families)
         match what.kind:
             case "start":
                 batch = process.ask([Ask(prompts[0], k=0, max_tokens=1)], timeout_s=limit_s)

@@ -30,6 +30,8 @@ AUTO: Final = "auto"
 OFF: Final = "off"
 ENGINE_ARGUMENTS: Final = {"enable_prefix_caching": False}
 """Of every engine, on top of the entry's: a time to first token is then that of a prompt that was never seen."""
+LEFT_OUT: Final = ("reasoning_parser",)
+"""Of the entry's arguments: the thoughts of a thinking model are measured too, as its first tokens are nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,8 @@ def engines_of(
 
 
 def _engines_of_entry(label: str, tier: Tier, entry: ChainEntry, models: Models, cards: int) -> list[Engine]:
-    plain = entry.model_copy(
-        update={"speculation": None, "engine_args": {**entry.engine_args, **ENGINE_ARGUMENTS}, "runner": None}
-    )
+    arguments = {key: value for key, value in entry.engine_args.items() if key not in LEFT_OUT} | ENGINE_ARGUMENTS
+    plain = entry.model_copy(update={"speculation": None, "engine_args": arguments, "runner": None})
     base = models.unquantised.get(entry.target)
     quality = (Measurement("gsm8k", OFF),) if base else ()
     start = Measurement("start", "empty")

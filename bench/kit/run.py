@@ -74,12 +74,18 @@ class Run:
             return self._measure_all(engine, todo)
         except EngineGoneError as error:
             if self.clock() < self._end_s:
-                self.results.fail(engine, reason_in(str(error)))
-                self.report(f"{engine.label} ({engine.role}): failed: {reason_in(str(error))}")
-                return 0
+                self._failed(engine, reason_in(str(error)))
         except RefusedError as error:
-            self.results.fail(engine, str(error))
+            self._failed(engine, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other engines are measured
+            self._failed(engine, f"{type(error).__name__}: {error}"[:300])
+        if self.results.failed(engine):
+            return 0
         return sum(self.results.get(engine, each) is None for each in todo)
+
+    def _failed(self, engine: Engine, reason: str) -> None:
+        self.results.fail(engine, reason)
+        self.report(f"{engine.label} ({engine.role}): failed: {reason}")
 
     def _measure_all(self, engine: Engine, todo: Sequence[Measurement]) -> int:
         left = 0

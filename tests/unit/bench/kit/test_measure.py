@@ -137,6 +137,13 @@ def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, t
         assert {len(ask.prompt) for ask in process.asks} == sent
 
 
+def test_an_entry_whose_context_is_too_short_for_any_prompt_says_so(profile: Profile, tmp_path: Path) -> None:
+    engine = engines_of(profile, ALL_THERE, 1)[0]
+    engine = replace(engine, entry=engine.entry.model_copy(update={"max_model_len": 64}))
+    with pytest.raises(ValueError, match="max_model_len is 64: no prompt fits for sure"):
+        measurer(tmp_path, [engine])(FakeProcess([1]), engine, Measurement("start", "empty"), 60)  # type: ignore[arg-type]
+
+
 def test_acceptance_is_counted_by_category_at_the_greatest_depth(profile: Profile, tmp_path: Path) -> None:
     engines = engines_of(profile, ALL_THERE, 1)
     process = FakeProcess([1, 2, 3])
@@ -177,6 +184,8 @@ def test_cards_are_read_as_the_driver_names_them() -> None:
     cards = parse_cards(2 * line)
     assert (cards.name, cards.count, cards.memory_gib, cards.driver) == ("NVIDIA H100 80GB HBM3", 2, 79.6, "580.159")
     assert parse_cards("") == NO_CARDS
+    shared = parse_cards("NVIDIA GB10, [N/A], 580.95, [N/A]\n")
+    assert (shared.name, shared.count, shared.memory_gib) == ("NVIDIA GB10", 1, 0.0)
 
 
 def model(folder: Path, weights: bool = True, **config: Any) -> None:

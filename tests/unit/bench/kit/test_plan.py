@@ -52,6 +52,13 @@ def test_engines_see_every_prompt_for_the_first_time(profile: Profile) -> None:
     }
 
 
+def test_the_thoughts_of_a_thinking_model_are_measured_too(profile: Profile) -> None:
+    text = profile.model_dump_json().replace('"engine_args":{', '"engine_args":{"reasoning_parser":"qwen3",')
+    thinking = Profile.model_validate_json(text)
+    assert thinking.tiers["eco"].chain[0].engine_args["reasoning_parser"] == "qwen3"
+    assert all("reasoning_parser" not in engine.entry.engine_args for engine in engines_of(thinking, ALL_THERE, 1))
+
+
 def test_deep_drafts_are_measured_at_some_depths_only() -> None:
     assert depths(3) == [0, 1, 2, 3]
     assert depths(10) == [0, 1, 2, 3, 4, 5, 8, 10]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.engine.engines import RefusedError
 from bench.kit.plan import engines_of
 from bench.kit.results import OtherRunError, Results
 from bench.kit.run import reason_in
@@ -74,6 +75,24 @@ def test_an_engine_that_fails_leaves_its_reason_and_the_others_go_on(profile: Pr
     again = Pretended()
     again.run(tmp_path / "r.json", minutes=60).engines(engines)
     assert again.started == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (IndexError("list index out of range"), "IndexError: list index out of range"),
+        (RefusedError("prompt_too_long", 400, False, "the prompt has 9 tokens"), "the prompt has 9 tokens"),
+    ],
+)
+def test_whatever_fails_in_a_measurement_is_the_engines_reason_and_the_others_go_on(
+    error: Exception, reason: str, profile: Profile, tmp_path: Path
+) -> None:
+    engines, pretended = engines_of(profile, ALL_THERE, 1), Pretended(fault=("drafts", "load K=5", error))
+    run = pretended.run(tmp_path / "r.json", minutes=60)
+    assert run.engines(engines) == 0  # the next run has nothing to go on with
+    assert [row["reason"] for row in reason_rows(run.results)] == [reason]
+    assert pretended.done.count("eco/ngram drafts answers mixed") == 1  # what came before it stays
+    assert pretended.done.count("eco/ngram off start warm") == 1
 
 
 def test_a_failed_engine_is_tried_again_only_when_asked_for(profile: Profile, tmp_path: Path) -> None:
