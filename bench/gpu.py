@@ -164,7 +164,7 @@ def named(name: str, profile: Profile) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the kit; return 2 if the profile or the results cannot be used."""
+    """Run the kit; return 2 if the profile or the results cannot be used, 130 after Ctrl-C."""
     options = parser("bench.gpu", __doc__, "the first tier only")
     options.add_argument("--profile", required=True, metavar="FILE", help="local, gpu, or a profile's YAML file")
     options.add_argument(
@@ -208,7 +208,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs = path.with_name(f"{path.stem}-logs")
     logs.mkdir(exist_ok=True)
     run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
-    left = run.engines(engines)
+    try:
+        left = run.engines(engines)
+    except KeyboardInterrupt:
+        write_table(results, results.left(engines))
+        _print_line(f"interrupted: {path.with_suffix('.md')} has what was measured, and the same command goes on")
+        return 130
     write_table(results, left)
     if not args.engines_only:
         wake_tiers(results, profile, args.profile, folder, deadline_s - STOP_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -174,6 +174,11 @@ class Results:
         """Return whether it could not be measured."""
         return self.of(engine)["reason"] is not None
 
+    def left(self, engines: Sequence[Engine]) -> int:
+        """Return how many measurements on engines that can be started are missing."""
+        able = [engine for engine in engines if engine.impossible is None and not self.failed(engine)]
+        return sum(self.get(engine, each) is None for engine in able for each in engine.measurements)
+
     def took_s(self, measurement: Measurement) -> float | None:
         """Return the longest that such a measurement took on any engine so far, s."""
         times = [
@@ -185,14 +190,16 @@ class Results:
         return max(times, default=None)
 
     def write(self) -> None:
-        """Write the file."""
+        """Write the file: all of it or, when this process ends meanwhile, nothing."""
         data = {
             "profile": self.profile,
             "machine": self.machine,
             "engines": self.engines,
             "application": self.application,
         }
-        write_json(self.path, data, self.made_by)
+        whole = self.path.with_name(f"{self.path.name}.new")
+        write_json(whole, data, self.made_by)
+        whole.replace(self.path)
 
 
 def _read(path: Path) -> Json:

@@ -279,6 +279,44 @@ def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
     assert len(started) == 4
 
 
+def test_after_an_interrupt_the_table_has_what_was_measured_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = 3
+
+    class Interrupted(FakeProcess):
+        """Somebody presses Ctrl-C while the fourth answer is under way."""
+
+        def ask(self, asks: list[Ask], **more: Any) -> Batch:
+            nonlocal answers
+            answers -= 1
+            if answers < 0:
+                raise KeyboardInterrupt
+            return super().ask(asks, **more)
+
+    @contextmanager
+    def pretended(*_: Any, **__: Any) -> Iterator[FakeProcess]:
+        yield Interrupted([1, 2, 3])
+
+    monkeypatch.setattr("bench.gpu.engine_process", pretended)
+    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
+    model(tmp_path / "models" / "smollm2-135m-instruct")
+    command = ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
+    assert main(command) == 130
+    text = (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert "Not finished: " in text
+    assert "## Speed by depth and load" in text
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(f"interrupted: {tmp_path / 'card.md'} has what was measured, and the same command goes on")
+    )
+    answers = 1000
+    assert main(command) == 0
+    assert "Not finished" not in (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert not list(tmp_path.glob("*.new"))
+
+
 def test_the_kit_imports_neither_ray_nor_vllm() -> None:
     script = "import sys, bench.gpu; print(sorted({'ray', 'vllm', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
