@@ -207,11 +207,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     measure = Measurer(read_prompts(args.prompts), problems, results, references(engines))
     logs = path.with_name(f"{path.stem}-logs")
     logs.mkdir(exist_ok=True)
-    run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
+    start = starter(folder, stand_ins, caches, logs)
+    run = Run(results, start, measure, time.monotonic, deadline_s, _print_line, measure.hopeless)
     try:
         left = run.engines(engines)
     except KeyboardInterrupt:
-        write_table(results, results.left(engines))
+        write_table(results, run.left(engines))
         _print_line(f"interrupted: {path.with_suffix('.md')} has what was measured, and the same command goes on")
         return 130
     write_table(results, left)

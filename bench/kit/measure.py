@@ -76,6 +76,15 @@ class Measurer:
                 right = sum(map(is_right, self.problems, (reply.text for reply in replies)))
                 return {"right": right, "of": len(replies), "cut": sum(r.finish_reason == "length" for r in replies)}
 
+    def hopeless(self, engine: Engine, what: Measurement) -> bool:
+        """Return whether it compares with the answers of an engine that has failed or cannot be started."""
+        reference = self.references[engine.key]
+        return (
+            what.kind == "answers"
+            and what.setting != OFF
+            and (reference.impossible is not None or self.results.failed(reference))
+        )
+
     def _compared(self, engine: Engine, answers: Sequence[Sequence[int]]) -> dict[str, Any]:
         reference = self.results.get(self.references[engine.key], Measurement("answers", OFF))
         if reference is None:

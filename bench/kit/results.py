@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -173,11 +173,6 @@ class Results:
     def failed(self, engine: Engine) -> bool:
         """Return whether it could not be measured."""
         return self.of(engine)["reason"] is not None
-
-    def left(self, engines: Sequence[Engine]) -> int:
-        """Return how many measurements on engines that can be started are missing."""
-        able = [engine for engine in engines if engine.impossible is None and not self.failed(engine)]
-        return sum(self.get(engine, each) is None for engine in able for each in engine.measurements)
 
     def took_s(self, measurement: Measurement) -> float | None:
         """Return the longest that such a measurement took on any engine so far, s."""

@@ -14,7 +14,7 @@ import pytest
 from bench.engine.engines import EngineGoneError, EngineProcess
 from bench.kit.plan import Engine, Measurement, Models
 from bench.kit.results import Results
-from bench.kit.run import Run
+from bench.kit.run import AGAIN, Run
 from cluster.profiles.reading import load_profile, merge
 from router.registry import Profile
 
@@ -71,7 +71,8 @@ class Pretended:
         if self.fault is not None and engine.role == self.fault[0] and what.key.startswith(self.fault[1]):
             raise self.fault[2]
         self.up = True
-        self.done.append(f"{engine.label} {engine.role} {what.key}")
+        if what != AGAIN:
+            self.done.append(f"{engine.label} {engine.role} {what.key}")
         return {}
 
     def run(self, path: Path, minutes: float) -> Run:

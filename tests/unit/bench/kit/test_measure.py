@@ -127,6 +127,21 @@ def test_drafted_answers_are_compared_with_those_of_the_same_entry_without_specu
         assert compared["agreed_prefix"] == pytest.approx(2 / 3)
 
 
+def test_what_cannot_be_compared_is_no_reason_to_start_an_engine(profile: Profile, tmp_path: Path) -> None:
+    off, drafts, _ = engines_of(profile, ALL_THERE, 1)[:3]
+    measure = measurer(tmp_path, [off, drafts])
+    answers, load = Measurement("answers", "K=1"), Measurement("load", "K=1", 8)
+    assert not measure.hopeless(drafts, answers)
+    measure.results.fail(off, "out of memory")
+    assert measure.hopeless(drafts, answers)
+    assert not measure.hopeless(drafts, load)
+    assert not measure.hopeless(off, Measurement("answers", "off"))
+    impossible = replace(measure, references={drafts.key: replace(off, impossible="no weights")})
+    measure.results.forget_failures()
+    assert impossible.hopeless(drafts, answers)
+    assert not measure.hopeless(drafts, answers)
+
+
 def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, tmp_path: Path) -> None:
     engine = engines_of(profile, ALL_THERE, 1)[0]  # of 2,048 tokens
     made_up = replace(engine, dummy=("m",))
