@@ -5,10 +5,10 @@
 Each entry's engine runs in processes of its own, with the arguments that a replica gives it (bench/engine/engines.py):
 first the entry without speculation, then as it is. On both: time from the start of the processes to the first token,
 with empty compile caches and once more with warm ones; greedy answers at K=0, 1, k_max and mixed against those without
-speculation; at 1, 8 and 32 requests at a time, for off, each K, mixed K and auto: tokens/s, times to first token and
-between tokens, and the median time of an engine step with that many drafts; acceptance by category; GSM8K for a
-quantised model whose unquantised one is in the models folder (its name begins the other's) and fits. Prompts are never
-in a prefix cache.
+speculation; at 1, 8 and 32 requests at a time (or as many as an engine takes), for off, each K, mixed K and auto:
+tokens/s, times to first token and between tokens, and the median time of an engine step with that many drafts;
+acceptance by category; GSM8K for a quantised model whose unquantised one is in the models folder (its name begins the
+other's) and fits. Prompts are never in a prefix cache.
 
 Where a target's weights are not in the models folder they are made up (`load_format: dummy`), in the shape of its
 `config.json` there, or else of the catalogue, and the table says so: speeds are right, and nothing is said about

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bench.kit.plan import Engine, Models, depths, engines_of
+import pytest
+
+from bench.kit.plan import Engine, Models, batches, depths, engines_of
 from cluster.profiles.reading import load_profile
 from router.registry import Profile
 from tests.unit.bench.kit.conftest import ALL_THERE
@@ -44,6 +46,19 @@ def test_a_drafting_engine_answers_at_no_one_all_and_mixed_drafts_and_works_at_e
         f"load {setting} batch {batch}" for setting in settings for batch in (1, 8, 32)
     }
     assert "acceptance K=5" in keys(drafts)
+
+
+@pytest.mark.parametrize(
+    ("tier", "engine_args", "expected"),
+    [(64, {}, [1, 8, 32]), (16, {}, [1, 8, 16]), (64, {"max_num_seqs": 4}, [1, 4]), (6, {"max_num_seqs": 9}, [1, 6])],
+)
+def test_no_more_requests_are_measured_at_a_time_than_an_engine_takes(
+    tier: int, engine_args: dict[str, int], expected: list[int], profile: Profile
+) -> None:
+    eco = profile.tiers["eco"]
+    [entry] = [entry for entry in eco.chain if entry.name == "ngram"]
+    entry = entry.model_copy(update={"engine_args": engine_args})
+    assert batches(eco.model_copy(update={"max_ongoing_requests": tier}), entry) == expected
 
 
 def test_engines_see_every_prompt_for_the_first_time(profile: Profile) -> None:
