@@ -32,6 +32,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -183,6 +184,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         profile = load_profile(args.profile)
         check_entries(wanted, profile, first_tier_only=args.quick)
+        if not args.engines_only and find_spec("ray") is None:
+            raise ConfigError(
+                "Ray is not installed here, which waking tiers through the application needs: give --engines-only"
+            )
         results = Results.read(path, cards.machine(made_by), made_by, named(args.profile, profile))
         results.check_writable()
     except (ConfigError, OtherRunError) as error:
