@@ -115,6 +115,7 @@ class DepthController:
         self._taus_due = 0
         self._requested_tokens = self._drafted_tokens = 0.0
         self._requested_lately = deque([0] * _DRAFT_DELAY)
+        self._decided: Mapping[str, Decision] = {}  # by the last `decide`
         self._share = 1.0  # of the requested draft tokens, those that come
 
     def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool = False) -> None:
@@ -159,8 +160,12 @@ class DepthController:
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
-        self._requests.pop(request_id, None)
+        known = self._requests.pop(request_id, None) is not None
         self._choosers.discard(request_id)
+        last = self._decided.get(request_id)
+        if known and last is not None:
+            # Its last drafts never come: that it ended says nothing of how often drafts come.
+            self._requested_lately[-1] -= last.k
 
     def tau(self, request_id: str) -> float | None:
         """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
@@ -204,8 +209,10 @@ class DepthController:
         best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
         self._depth = best.depth
         uniforms = self._uniforms(batch, prefill_tokens)
-        none = uniforms[0] if uniforms else batch.allocator.plain()
+        none = uniforms[0] if uniforms and not uniforms[0].depth else batch.allocator.plain()
         if uniforms:
+            if none is not uniforms[0]:
+                none = self._corrected(none, batch)
             best = max([*uniforms, self._corrected(best, batch)], key=_score)
         if best.score <= none.score:
             best = none
@@ -228,6 +235,7 @@ class DepthController:
                     request.requested = decision.k
                     decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
+        self._decided = decided
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
         return decided
@@ -300,16 +308,31 @@ class DepthController:
             state.tau = break_even(times_s, state.curve(state.level, 0.0, self._share).output)
 
     def _uniforms(self, batch: Batch, prefill_tokens: int) -> list[Allocation]:
-        """Return the allocations of one number of draft tokens to all, from 0 up; none where that brings no graph."""
-        if self._facts.graph not in ("k_max", "per_k") or batch.stopped or batch.fixed or prefill_tokens:
+        """Return the allocations of one number of draft tokens to all, from 0 up; none where that brings no graph.
+
+        Where requests may not draft as the others do, it is their number only, or none.
+        """
+        if self._facts.graph not in ("k_max", "per_k") or prefill_tokens:
             return []
-        costs, size = self._table.costs, batch.size
-        most = min([group.most for group in batch.allocator.groups])
-        if size == 1 or self._share > _MOST_COME:
-            return batch.allocator.uniforms([costs.alike_s(size, k) for k in range(most + 1)])
+        groups = batch.allocator.groups
+        chosen = {request.k or 0 for request in batch.fixed}
+        if batch.stopped:
+            chosen.add(0)
+        if not chosen:
+            depths = range(1 + min([group.most for group in groups]))
+        elif len(chosen) == 1 and all(group.most >= max(chosen) for group in groups):
+            depths = range(max(chosen), max(chosen) + 1)  # the others may do as these must
+        else:
+            return []
+        return batch.allocator.uniforms([(k, self._alike_s(batch.size, k)) for k in depths])
+
+    def _alike_s(self, size: int, k: int) -> float:
+        """Return the time of a step for which each of `size` requests gets k draft tokens."""
+        costs = self._table.costs
+        if not k or size == 1 or self._share > _MOST_COME:
+            return costs.alike_s(size, k)
         # Drafts often fail to come, so requests do not verify the same number.
-        drafting_s = [costs.step_s(size * (1 + k), k, captured=False) for k in range(1, most + 1)]
-        return batch.allocator.uniforms([costs.alike_s(size, 0), *drafting_s])
+        return costs.step_s(size * (1 + k), k, captured=False)
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
