@@ -312,7 +312,7 @@ class DepthController:
 
         Where requests may not draft as the others do, it is their number only, or none.
         """
-        if self._facts.graph not in ("k_max", "per_k") or prefill_tokens:
+        if prefill_tokens:
             return []
         groups = batch.allocator.groups
         chosen = {request.k or 0 for request in batch.fixed}
@@ -331,12 +331,16 @@ class DepthController:
         costs = self._table.costs
         if not k or size == 1 or self._share > _MOST_COME:
             return costs.alike_s(size, k)
+        if self._facts.graph in ("none", "any"):
+            tokens = size * (1 + self._share * k)
+            return costs.step_s(tokens, k, self._facts.captured(None, tokens, self._k_max))
         # Drafts often fail to come, so requests do not verify the same number.
         return costs.step_s(size * (1 + k), k, captured=False)
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
-        seconds = self._table.costs.step_s(allocation.tokens, allocation.depth, captured=False)
+        captured = self._facts.captured(None, allocation.tokens, self._k_max)
+        seconds = self._table.costs.step_s(allocation.tokens, allocation.depth, captured)
         return allocation._replace(
             seconds=seconds,
             rate=allocation.output / seconds,
