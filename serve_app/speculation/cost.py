@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import hypot, log, log2, sqrt
+from math import ceil, hypot, log, log2, sqrt
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
@@ -449,4 +449,4 @@ def _bucket(tokens: float) -> int:
     """Return the index of the cells of about that many tokens."""
     if tokens <= _EXACT_TOKENS:
         return round(tokens)
-    return _EXACT_TOKENS + 1 + int(4 * log2(tokens / _EXACT_TOKENS))
+    return _EXACT_TOKENS + ceil(4 * log2(tokens / _EXACT_TOKENS))
