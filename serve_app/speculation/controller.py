@@ -332,15 +332,13 @@ class DepthController:
         if not k or size == 1 or self._share > _MOST_COME:
             return costs.alike_s(size, k)
         if self._facts.graph in ("none", "any"):
-            tokens = size * (1 + self._share * k)
-            return costs.step_s(tokens, k, self._facts.captured(None, tokens, self._k_max))
+            return costs.mixed_s(size * (1 + self._share * k), k)
         # Drafts often fail to come, so requests do not verify the same number.
         return costs.step_s(size * (1 + k), k, captured=False)
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
-        captured = self._facts.captured(None, allocation.tokens, self._k_max)
-        seconds = self._table.costs.step_s(allocation.tokens, allocation.depth, captured)
+        seconds = self._table.costs.mixed_s(allocation.tokens, allocation.depth)
         return allocation._replace(
             seconds=seconds,
             rate=allocation.output / seconds,
@@ -423,11 +421,11 @@ class DepthController:
     ) -> Allocation:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
-        allowed_s, mixed = self._allowance.seconds, self._table.costs.mixed
-        probes = affordable_probes(len(due), tokens, taken, mixed, allowed_s)
+        allowed_s, step_s = self._allowance.seconds, self._table.costs.mixed_s
+        probes = affordable_probes(len(due), tokens, taken, step_s, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
-            probes = affordable_probes(len(due), 1, taken, mixed, allowed_s)
+            probes = affordable_probes(len(due), 1, taken, step_s, allowed_s)
         if len(uniforms) > 1 and not taken.depth:
             # In a graph it may be cheaper to probe all.
             alike = min(uniforms[1:], key=lambda each: lost_s(each, taken.rate))

@@ -162,6 +162,10 @@ class Costs:
             self._steps_s[tokens, depth, captured] = seconds
         return seconds
 
+    def mixed_s(self, tokens: float, depth: int) -> float:
+        """Return the time of a step in which requests verify different numbers of draft tokens, s; see `step_s`."""
+        return self.step_s(tokens, depth, self.facts.captured(None, tokens, self.k_max))
+
     def alike_s(self, size: int, k: int) -> float:
         """Return the time of a step in which each of `size` requests verifies k draft tokens, and no prompt is read."""
         tokens = size * (1 + k)
