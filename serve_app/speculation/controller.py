@@ -99,12 +99,14 @@ class DepthController:
             raise ValueError(f"k_max must be at least 1, got {k_max}")
         self._k_max = k_max
         self._facts = facts = facts or EngineFacts()
+        self._graph_if_alike = facts.graph in ("k_max", "per_k")
         self._exploration_share = settings.exploration_share
         self._step = 0
         self._requests: dict[str, RequestState] = {}
         self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
         self._categories: dict[tuple[str, Drafts], CategoryState] = {}
         self._table = CostTable(facts, k_max)
+        self._costs = self._table.costs  # of the step that is decided
         self._advisor = Advisor()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
@@ -199,13 +201,12 @@ class DepthController:
         if step >= self._taus_due:
             self._taus_due = step + _TAU_STEPS
             self._learn_taus(len(known))
-        mixed = self._table.costs.mixed
+        self._costs = self._table.costs
         if self._choosers:
             self._choose(known)
             if all(request.way.drafts == "ngram" for request in known):
-                # Lookups cost no draft iterations.
-                mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
-        batch = sort_batch(known, prefill_tokens, mixed, self._share)
+                self._costs = self._table.costs.of_lookups()
+        batch = sort_batch(known, prefill_tokens, self._costs.mixed, self._share)
         best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
         self._depth = best.depth
         uniforms = self._uniforms(batch, prefill_tokens)
@@ -303,9 +304,13 @@ class DepthController:
 
     def _learn_taus(self, size: int) -> None:
         """Learn for each category the acceptance at which drafts neither gain nor lose time in a batch of that size."""
-        times_s = [self._table.costs.alike_s(size, k) for k in range(self._k_max + 1)]
-        for state in self._categories.values():
-            state.tau = break_even(times_s, state.curve(state.level, 0.0, self._share).output)
+        costs = self._table.costs
+        times_s: dict[str, list[float]] = {
+            drafts: [each.alike_s(size, k) for k in range(self._k_max + 1)]
+            for drafts, each in (("own", costs), ("ngram", costs.of_lookups()))
+        }
+        for (_, drafts), state in self._categories.items():
+            state.tau = break_even(times_s[drafts], state.curve(state.level, 0.0, self._share).output)
 
     def _uniforms(self, batch: Batch, prefill_tokens: int) -> list[Allocation]:
         """Return the allocations of one number of draft tokens to all, from 0 up; none where that brings no graph.
@@ -328,17 +333,17 @@ class DepthController:
 
     def _alike_s(self, size: int, k: int) -> float:
         """Return the time of a step for which each of `size` requests gets k draft tokens."""
-        costs = self._table.costs
+        costs = self._costs
         if not k or size == 1 or self._share > _MOST_COME:
             return costs.alike_s(size, k)
-        if self._facts.graph in ("none", "any"):
+        if not self._graph_if_alike:
             return costs.mixed_s(size * (1 + self._share * k), k)
         # Drafts often fail to come, so requests do not verify the same number.
         return costs.step_s(size * (1 + k), k, captured=False)
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
-        seconds = self._table.costs.mixed_s(allocation.tokens, allocation.depth)
+        seconds = self._costs.mixed_s(allocation.tokens, allocation.depth)
         return allocation._replace(
             seconds=seconds,
             rate=allocation.output / seconds,
@@ -347,11 +352,11 @@ class DepthController:
 
     def _trial(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
         """Return what to try instead of the best allocation, to find out what its graph saves. Charges the loss."""
-        if not uniforms:
+        if not uniforms or not self._graph_if_alike:
             return None
         trial, allowed_s = None, self._allowance.seconds
         if not self._table.graph_is_known:
-            trial = graph_trial(uniforms, best, size, self._table.costs, allowed_s)
+            trial = graph_trial(uniforms, best, size, self._costs, allowed_s)
         if trial is None and not best.depth:
             trial = near_trial(uniforms)
         if trial is None or lost_s(trial, best.rate) > allowed_s:
@@ -368,7 +373,7 @@ class DepthController:
         if none.depth or self._plain.due > self._step:
             return False
         captured = self._facts.captured(0, none.tokens, self._k_max)
-        if self._table.is_known(self._table.costs.key(none.tokens, 0, captured)):
+        if self._table.is_known(self._costs.key(none.tokens, 0, captured)):
             return False
         lost = lost_s(none, best.rate)
         if lost > self._allowance.seconds:
@@ -421,12 +426,12 @@ class DepthController:
     ) -> Allocation:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
-        allowed_s, step_s = self._allowance.seconds, self._table.costs.mixed_s
+        allowed_s, step_s = self._allowance.seconds, self._costs.mixed_s
         probes = affordable_probes(len(due), tokens, taken, step_s, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
             probes = affordable_probes(len(due), 1, taken, step_s, allowed_s)
-        if len(uniforms) > 1 and not taken.depth:
+        if self._graph_if_alike and len(uniforms) > 1 and not taken.depth:
             # In a graph it may be cheaper to probe all.
             alike = min(uniforms[1:], key=lambda each: lost_s(each, taken.rate))
             all_s = max(0.0, lost_s(alike, taken.rate))
