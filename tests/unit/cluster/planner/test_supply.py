@@ -37,6 +37,8 @@ def test_what_is_written_reads_back(cards: tuple[Cards, ...]) -> None:
         ("T4:1", "unknown T4; allowed are L4, A10G, L40S, A100-40G, A100-80G, RTX-PRO-6000, H100, "),
         ("H-100:8", "unknown H-100, did you mean H100?; allowed are L4"),
         ("RTX6000:1", "unknown RTX6000, did you mean RTX-PRO-6000?; allowed are L4"),
+        ("H100-80G:8", "unknown H100-80G, did you mean H100?; allowed are L4"),
+        ("L40S-48G:8", "unknown L40S-48G, did you mean L40S?; allowed are L4"),
         ("MI300X:8", "unknown MI300X; allowed are L4"),
         ("A100:2", "unknown A100, did you mean A100-40G or A100-80G?; allowed are L4"),
         ("L4:0", "got 'L4:0', allowed are 1 to 1024 cards in all"),
