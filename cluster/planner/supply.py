@@ -97,6 +97,15 @@ def written(cards: Iterable[Cards]) -> str:
     return ",".join(items)
 
 
+def unknown_types(nodes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the GPU types of Ray nodes, given by their resources, that the catalogue lacks; `GPU`: one says none."""
+    found = set()
+    for each in nodes:
+        if each.get("GPU") and node_gpus(each) is None:
+            found |= {key.removeprefix(_ACCELERATOR) for key in each if key.startswith(_ACCELERATOR)} or {"GPU"}
+    return tuple(sorted(found))
+
+
 def node_gpus(resources: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return a Ray node's GPU type and cards; None: it has no GPU, or none of a type that the catalogue knows.
 

@@ -11,7 +11,7 @@ import ray
 import yaml
 
 from cluster.planner.plan import plan
-from cluster.planner.supply import Cards, node_gpus, of_nodes, written
+from cluster.planner.supply import Cards, node_gpus, of_nodes, unknown_types, written
 from cluster.profiles.reading import PLANNED, load_profile
 from router.errors import ConfigError
 
@@ -27,6 +27,8 @@ class GpuCount:
     addable: float
     cards: tuple[Cards, ...] = ()
     """Those of both whose type is in the catalogue."""
+    unknown: tuple[str, ...] = ()
+    """The types of the others."""
 
 
 def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
@@ -43,7 +45,9 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
     else:
         return "local", "the cluster has no GPU, and no autoscaler config here names any"
     if not gpus.cards:
-        return "gpu", f"{found}, of no type that the planner knows"
+        return "gpu", f"{found}, of no type that the planner knows{_named(gpus.unknown)}"
+    if gpus.unknown:
+        found += f" ({', '.join(gpus.unknown)} left out, which the planner does not know)"
     largest = {each.gpu: max(each.nodes) for each in gpus.cards}
     missing = [name for name, tier in load_profile("gpu").tiers.items() if largest.get(tier.gpu or "", 0) < tier.gpus]
     if not missing:
@@ -56,6 +60,10 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
     return f"{PLANNED}{cards}", f"{found}; planned for {cards}, as gpu has no GPU here for {', '.join(missing)}"
 
 
+def _named(types: tuple[str, ...]) -> str:
+    return f" ({', '.join(types)})" if types else ""
+
+
 def count_gpus() -> GpuCount:
     """Count the GPUs of the cluster that this process is connected to."""
     path = CLUSTER_CONFIG.expanduser()
@@ -63,10 +71,12 @@ def count_gpus() -> GpuCount:
     present = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # With an autoscaler the plan is for what it may add: nodes that it has added are among those present.
     addable = [each for each in addable_nodes(config) if each.get("GPU")]
+    nodes = addable if known_cards(addable) else present
     return GpuCount(
         float(ray.cluster_resources().get("GPU", 0.0)),
         addable_gpus(config),
-        known_cards(addable) or known_cards(present),
+        known_cards(nodes),
+        unknown_types(nodes),
     )
 
 

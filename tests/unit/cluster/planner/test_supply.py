@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from cluster.planner.supply import Cards, node_gpus, parse, written
+from cluster.planner.supply import Cards, node_gpus, parse, unknown_types, written
 from router.errors import ConfigError
 from tests.unit.cluster.planner.strategies import clusters
 
@@ -77,3 +77,14 @@ def test_a_nodes_cards_are_those_that_the_catalogue_knows(
     resources: dict[str, float], gpus: tuple[str, int] | None
 ) -> None:
     assert node_gpus(resources) == gpus
+
+
+def test_the_types_that_the_catalogue_lacks_are_named() -> None:
+    nodes = [
+        {"GPU": 1.0, "accelerator_type:L4": 1.0},
+        {"GPU": 2.0, "accelerator_type:GeForce-RTX-4090": 1.0},
+        {"GPU": 8.0, "accelerator_type:A100": 1.0},
+        {"GPU": 1.0},
+        {"CPU": 8.0},
+    ]
+    assert unknown_types(nodes) == ("A100", "GPU", "GeForce-RTX-4090")

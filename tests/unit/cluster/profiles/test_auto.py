@@ -15,6 +15,17 @@ from cluster.profiles.reading import load_profile
         (None, "local", "no Ray cluster to ask for GPUs"),
         (GpuCount(0, 0), "local", "the cluster has no GPU, and no autoscaler config here names any"),
         (GpuCount(2, 0), "gpu", "the cluster has 2 GPUs, of no type that the planner knows"),
+        (
+            GpuCount(2, 0, (), ("GeForce-RTX-4090",)),
+            "gpu",
+            "the cluster has 2 GPUs, of no type that the planner knows (GeForce-RTX-4090)",
+        ),
+        (
+            GpuCount(3, 0, parse("L4:1"), ("T4",)),
+            "plan:L4:1",
+            "the cluster has 3 GPUs (T4 left out, which the planner does not know); planned for L4:1, as gpu has no "
+            "GPU here for balanced, performance, ultra",
+        ),
         (GpuCount(0, 8), "gpu", "the cluster's autoscaler can add 8 GPUs, of no type that the planner knows"),
         (
             GpuCount(5, 0, parse("L4:1,A10G:1,A100-80G:1,H100:2")),
