@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 from cluster.planner.plan import plan
 from cluster.planner.supply import Cards, node_gpus, of_nodes, unknown_types, written
+from cluster.profiles import this_machine
 from cluster.profiles.reading import PLANNED, load_profile
 from router.errors import ConfigError
 
@@ -58,6 +60,19 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
         return "gpu", f"{found}, but {error}"
     cards = written(gpus.cards)
     return f"{PLANNED}{cards}", f"{found}; planned for {cards}, as gpu has no GPU here for {', '.join(missing)}"
+
+
+def name_of_auto() -> tuple[str, str]:
+    """Return what `profile: auto` is here, and why: of the running cluster, or else of a Ray that is started here."""
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    except ConnectionError:
+        node = this_machine.resources(os.environ)
+        return choose_profile(GpuCount(float(node.get("GPU", 0)), 0.0, known_cards([node]), unknown_types([node])))
+    try:
+        return choose_profile(count_gpus())
+    finally:
+        ray.shutdown()
 
 
 def _named(types: tuple[str, ...]) -> str:
