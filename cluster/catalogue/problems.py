@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cluster.catalogue.memory import DEFAULT_UTILIZATION, entry_budget, memory_problems
+from cluster.catalogue.memory import default_utilization, entry_budget, memory_problems
 from cluster.catalogue.types import GIB, Catalogue, Eagle3Head, Gpu, Model, catalogue
 from router.registry import ChainEntry, Profile, Tier
 
@@ -39,10 +39,11 @@ def _of_entry(entry: ChainEntry, tier: Tier, gpu: Gpu | None, profile: Profile, 
     if gpu is None:
         return
     share = entry.engine_args.get("gpu_memory_utilization")
-    if tier.gpus < 1 and isinstance(share, int | float) and share > tier.gpus:
+    most = default_utilization(tier, known)
+    if tier.gpus < 1 and isinstance(share, int | float) and share > most:
         yield (
-            f"engine_args.gpu_memory_utilization: got {share:g}, must be at most the tier's share of a card "
-            f"(gpus: {tier.gpus:g}), as others have the rest"
+            f"engine_args.gpu_memory_utilization: got {share:g}, must be at most {most:g}, the tier's share of a card "
+            f"(gpus: {tier.gpus:g}) less its CUDA context, as others have the rest"
         )
     draft = entry.speculation.draft if entry.speculation else None
     if target is not None:
@@ -99,7 +100,7 @@ def _size(entry: ChainEntry, tier: Tier, gpu: Gpu, profile: Profile, known: Cata
     """Yield that the weights alone are too much, where the catalogue does not know all of them."""
     share = entry.engine_args.get("gpu_memory_utilization")
     if not isinstance(share, int | float):
-        share = DEFAULT_UTILIZATION if tier.gpus >= 1 else tier.gpus
+        share = default_utilization(tier, known)
     has_gib = share * gpu.memory_gib * tier.tensor_parallel
     source = profile.models.get(entry.target)
     if entry.target in known.models or source is None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
+from cluster.catalogue.memory import default_utilization
 from router.registry import ChainEntry, Runner, Speculation, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm import ngram_lookup
@@ -88,8 +89,9 @@ def _hardware(tier: Tier) -> dict[str, Any]:
         "distributed_executor_backend": "mp" if tier.tensor_parallel > 1 else "uni",
         # vLLM's default is up to 1024; buffers for logits and CUDA graphs grow with it.
         "max_num_seqs": tier.max_ongoing_requests,
-        # Planned profiles say a little less, for the CUDA contexts (`cluster/catalogue/memory.py: utilization`).
-        **({"gpu_memory_utilization": tier.gpus} if tier.gpus < 1 else {}),
+        # Less than the share, as each neighbour's CUDA context lies outside: with the shares themselves the last engine
+        # on a full card would not start.
+        **({"gpu_memory_utilization": default_utilization(tier)} if tier.gpus < 1 else {}),
     }
 
 

@@ -32,10 +32,10 @@ def test_the_shipped_profiles_have_no_problems(name: str) -> None:
 
 
 def test_an_engine_may_not_use_more_of_a_card_than_its_tiers_share() -> None:
-    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.48}) == []
-    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.6}) == [
-        ENTRY + "engine_args.gpu_memory_utilization: got 0.6, must be at most the tier's share of a card (gpus: 0.5), "
-        "as others have the rest"
+    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.49}) == []
+    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.5}) == [
+        ENTRY + "engine_args.gpu_memory_utilization: got 0.5, must be at most 0.492, the tier's share of a card (gpus: "
+        "0.5) less its CUDA context, as others have the rest"
     ]
 
 
