@@ -39,6 +39,17 @@ def test_an_engine_may_not_use_more_of_a_card_than_its_tiers_share() -> None:
     ]
 
 
+def test_a_batch_that_is_too_small_for_the_drafts_is_named() -> None:
+    few = {"max_num_seqs": 4}
+    assert problems(speculation=HEAD_8B, engine_args=few) == [
+        ENTRY + "max_num_seqs: got 4, must be more than speculation.k_max (4)"
+    ]
+    assert problems(speculation=HEAD_8B, engine_args={"max_num_seqs": 5}) == []
+    assert problems(engine_args=few) == []
+    assert problems(speculation=HEAD_8B, engine_args=few, runner="v1") == []
+    assert problems(speculation={"method": "suffix", "k_max": 8}, engine_args=few) == []
+
+
 def test_a_context_longer_than_the_models_is_named_unless_it_is_stretched() -> None:
     models = {"qwen2.5-0.5b-instruct": hub()}
     long: dict[str, Any] = {"target": "qwen2.5-0.5b-instruct", "max_model_len": 32769}
