@@ -89,3 +89,11 @@ def test_a_share_of_a_card_leaves_room_for_the_cuda_context_outside(vllm_install
     assert arguments(gpus=0.5).gpu_memory_utilization == 0.481
     assert arguments("T4", gpus=0.5).gpu_memory_utilization == 0.5  # not in the catalogue
     assert arguments(gpus=0.5, engine_args={"gpu_memory_utilization": 0.4}).gpu_memory_utilization == 0.4
+
+
+def test_no_attention_that_runs_nvcc_is_chosen_by_default(vllm_installed: None) -> None:
+    # vLLM's own first choice on a B200 is FlashInfer's.
+    assert arguments("B200").attention_backend == "FLASH_ATTN"
+    assert arguments("B200", engine_args={"attention_backend": "TRITON_ATTN"}).attention_backend == "TRITON_ATTN"
+    assert arguments("B200", engine_args={"attention_config": {"backend": "FLASHINFER"}}).attention_backend is None
+    assert arguments("H100").attention_backend is None
