@@ -37,6 +37,9 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
     """Return the profile and why. `gpus` is None without a cluster.
 
     `gpu` if every tier of it has its GPUs, else a plan for the GPUs that there are (`plan:L4:1`).
+
+    Raises:
+        ConfigError: there are GPUs, but none that the profile `gpu` names or the planner knows.
     """
     if gpus is None:
         return "local", "no Ray cluster to ask for GPUs"
@@ -46,8 +49,13 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
         found = f"the cluster's autoscaler can add {gpus.addable:g} GPUs"
     else:
         return "local", "the cluster has no GPU, and no autoscaler config here names any"
+    if not gpus.cards and gpus.unknown and not gpus.addable:
+        raise ConfigError(
+            f"profile: auto: {found}, of no type that the planner knows ({', '.join(gpus.unknown)}): name a profile; "
+            "docs/operations.md says how to plan for another card"
+        )
     if not gpus.cards:
-        return "gpu", f"{found}, of no type that the planner knows{_named(gpus.unknown)}"
+        return "gpu", f"{found}, of no type that the planner knows"
     if gpus.unknown:
         found += f" ({', '.join(gpus.unknown)} left out, which the planner does not know)"
     largest = {each.gpu: max(each.nodes) for each in gpus.cards}
@@ -73,10 +81,6 @@ def name_of_auto() -> tuple[str, str]:
         return choose_profile(count_gpus())
     finally:
         ray.shutdown()
-
-
-def _named(types: tuple[str, ...]) -> str:
-    return f" ({', '.join(types)})" if types else ""
 
 
 def count_gpus() -> GpuCount:
