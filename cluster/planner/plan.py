@@ -46,6 +46,7 @@ _MACHINES: Final = 4
 and beside whole engines their replicas are limited to those of one card."""
 
 _LARGE: Final[tuple[TierName, ...]] = ("ultra", "performance")
+"""The tiers whose shares may become whole cards."""
 
 Chosen = dict[TierName, Recipe]
 
