@@ -114,10 +114,14 @@ def _worker(tier: Tier, speculation: Speculation | None, runner: Runner) -> str 
 
 
 def _says_sizes(arguments: Mapping[str, Any]) -> bool:
-    """Return whether the entry itself says which steps have CUDA graphs, or that none has one."""
+    """Return whether the entry itself says which steps have CUDA graphs, or that none has one.
+
+    vLLM's optimization levels 0 and 1 have none for whole steps (config/vllm.py:261, 282).
+    """
     compilation = arguments.get("compilation_config") or {}
     said = {"cudagraph_capture_sizes", "max_cudagraph_capture_size", "cudagraph_mode"}
-    return bool(arguments.get("enforce_eager") or said & {*arguments, *compilation})
+    no_whole_steps = arguments.get("enforce_eager") or arguments.get("optimization_level") in (0, 1)
+    return bool(no_whole_steps or said & {*arguments, *compilation})
 
 
 def _facts(tier: Tier, speculation: Speculation, arguments: Mapping[str, Any], runner: Runner) -> EngineFacts:

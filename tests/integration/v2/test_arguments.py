@@ -48,7 +48,7 @@ def facts(**entry: Any) -> EngineFacts:
 
 
 def test_steps_of_each_depth_have_graphs(vllm_installed: None) -> None:
-    assert facts() == facts(engine_args={"enforce_eager": False, "max_num_seqs": 8}) == GRAPHS
+    assert facts() == facts(engine_args={"enforce_eager": False, "optimization_level": 3, "max_num_seqs": 8}) == GRAPHS
     assert facts(runner="v1") == GRAPHS.model_copy(update={"graph": "k_max"})
 
 
@@ -56,6 +56,7 @@ def test_steps_of_each_depth_have_graphs(vllm_installed: None) -> None:
     "engine_args",
     [
         {"enforce_eager": True},
+        {"optimization_level": 1},
         {"cudagraph_capture_sizes": [1, 2]},
         {"max_cudagraph_capture_size": 8},
         {"compilation_config": {"cudagraph_capture_sizes": []}},
