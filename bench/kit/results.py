@@ -185,14 +185,16 @@ class Results:
         return max(times, default=None)
 
     def write(self) -> None:
-        """Write the file."""
+        """Write the file: all of it or, when this process ends meanwhile, nothing."""
         data = {
             "profile": self.profile,
             "machine": self.machine,
             "engines": self.engines,
             "application": self.application,
         }
-        write_json(self.path, data, self.made_by)
+        whole = self.path.with_name(f"{self.path.name}.new")
+        write_json(whole, data, self.made_by)
+        whole.replace(self.path)
 
 
 def _read(path: Path) -> Json:
