@@ -145,31 +145,33 @@ class Allocator:
         """The requests to decide for."""
         return self._groups
 
-    def uniforms(self, step_s: Sequence[float]) -> list[Allocation]:
-        """Return the allocations of one number of draft tokens to each request, from 0 up; there are no fixed requests.
+    def uniforms(self, steps_s: Sequence[tuple[int, float]]) -> list[Allocation]:
+        """Return the allocations of one number of draft tokens to each request, those whose number is fixed included.
 
         Args:
-            step_s: times of these steps, s.
+            steps_s: numbers of draft tokens that no curve is too short for, and times of these steps, s.
         """
-        counts = [group.size for group in self._groups]
-        # By K, as deep as every group may go.
-        logs_by_k = zip(*[group.curve.log_output for group in self._groups], strict=False)
-        outputs_by_k = zip(*[group.curve.output for group in self._groups], strict=False)
-        logs = [sum(map(mul, counts, each)) for each in logs_by_k]
-        outputs = [sum(map(mul, counts, each)) for each in outputs_by_k]
+        curves = [*[(group.curve, group.size) for group in self._groups], *[fixed[:2] for fixed in self._fixed]]
+        counts = [size for _, size in curves]
+        # By K, as deep as every curve goes.
+        logs_by_k = list(zip(*[curve.log_output for curve, _ in curves], strict=False))
+        outputs_by_k = list(zip(*[curve.output for curve, _ in curves], strict=False))
         size, groups = self._count, len(self._groups)
-        return [
-            Allocation(
-                depths=(k,) * groups,
-                depth=k,
-                tokens=size * (1 + k),
-                output=outputs[k],
-                seconds=step_s[k],
-                rate=outputs[k] / step_s[k],
-                score=logs[k] - size * log(step_s[k] / size),
+        alike = []
+        for k, step_s in steps_s:
+            output = sum(map(mul, counts, outputs_by_k[k]))
+            alike.append(
+                Allocation(
+                    depths=(k,) * groups,
+                    depth=k,
+                    tokens=size * (1 + k),
+                    output=output,
+                    seconds=step_s,
+                    rate=output / step_s,
+                    score=sum(map(mul, counts, logs_by_k[k])) - size * log(step_s / size),
+                )
             )
-            for k in range(len(step_s))
-        ]
+        return alike
 
     def best(self, near: int | None = None) -> Allocation:
         """Return the allocation with the highest score.

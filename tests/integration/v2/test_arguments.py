@@ -13,7 +13,7 @@ from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 GRAPHS = EngineFacts(graph="per_k", graph_tokens=512)
 
 
-def arguments(gpu: str | None = "L4", *, method: str = "eagle3", **entry: Any) -> Any:
+def arguments(gpu: str | None = "L4", *, gpus: float = 1, method: str = "eagle3", **entry: Any) -> Any:
     """vLLM's arguments of an entry on a card, or on CPU."""
     from serve_app.engine.vllm.arguments import engine_args
 
@@ -21,7 +21,7 @@ def arguments(gpu: str | None = "L4", *, method: str = "eagle3", **entry: Any) -
         {
             "power": [0, 100],
             "gpu": gpu,
-            "gpus": 1 if gpu else 0,
+            "gpus": gpus if gpu else 0,
             "replicas": {"min": 1, "max": 1},
             "price_usd_per_hour": 1,
             "active_watts": 1,
@@ -86,3 +86,18 @@ def test_v2_on_a_tier_without_a_gpu_has_no_graphs_to_choose(vllm_installed: None
     assert args.max_num_seqs is None
     assert args.additional_config.facts == EngineFacts()
     assert args.compilation_config.cudagraph_capture_sizes is None
+
+
+def test_a_share_of_a_card_leaves_room_for_the_cuda_context_outside(vllm_installed: None) -> None:
+    # With the shares themselves the last engine on a full card would find too little free memory.
+    assert arguments(gpus=0.5).gpu_memory_utilization == 0.481
+    assert arguments("T4", gpus=0.5).gpu_memory_utilization == 0.5  # not in the catalogue
+    assert arguments(gpus=0.5, engine_args={"gpu_memory_utilization": 0.4}).gpu_memory_utilization == 0.4
+
+
+def test_no_attention_that_runs_nvcc_is_chosen_by_default(vllm_installed: None) -> None:
+    # vLLM's own first choice on a B200 is FlashInfer's.
+    assert arguments("B200").attention_backend == "FLASH_ATTN"
+    assert arguments("B200", engine_args={"attention_backend": "TRITON_ATTN"}).attention_backend == "TRITON_ATTN"
+    assert arguments("B200", engine_args={"attention_config": {"backend": "FLASHINFER"}}).attention_backend is None
+    assert arguments("H100").attention_backend is None
