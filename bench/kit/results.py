@@ -157,6 +157,7 @@ class Results:
             "batch": measurement.batch,
             "took_s": round(took_s, 1),
             "date": self.made_by["date"],
+            "git": self.made_by["git"],
             **result,
         }
         self.write()

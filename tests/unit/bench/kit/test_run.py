@@ -189,6 +189,14 @@ def test_a_file_that_is_no_result_is_refused_and_kept(content: bytes, expected: 
     assert path.read_bytes() == content
 
 
+def test_each_figure_says_when_and_by_which_commit_it_was_measured(profile: Profile, tmp_path: Path) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    run = Pretended().run(tmp_path / "r.json", minutes=60)
+    run.engines(engines)
+    figures = run.results.of(engines[0])["measured"].values()
+    assert {(figure["date"], figure["git"]) for figure in figures} == {(MADE_BY["date"], MADE_BY["git"])}
+
+
 def test_a_finished_file_is_a_result(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     Pretended().run(path, minutes=60).engines(engines_of(profile, ALL_THERE, 1))
