@@ -141,6 +141,12 @@ def test_drafts_that_a_request_asked_for_when_it_ended_are_not_taken_for_drafts_
         engine.acceptance.clear()
         engine.decided = {}
     assert engine.controller._share > 0.99
+    engine.add("a", 0.8)
+    engine.step()
+    for _ in range(2):
+        engine.controller.remove("a")
+        engine.add("a", 0.8)
+    assert min(engine.controller._requested_lately) >= 0
 
 
 def test_where_a_step_without_a_graph_costs_next_to_nothing_each_request_gets_what_suits_it() -> None:
