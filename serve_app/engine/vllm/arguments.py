@@ -129,9 +129,10 @@ def _facts(tier: Tier, speculation: Speculation, arguments: Mapping[str, Any], r
 
     On V2 those of each depth (`decode_graphs.py`), on V1 those in which all requests verify `k_max` drafts. For an
     entry that says its own graph mode or sizes none is assumed: the controller then learns what steps take without
-    that help. The kernels of `ngram_gpu` make `k_max` drafts whatever was asked for.
+    that help. The kernels of `ngram_gpu` make `k_max` drafts whatever was asked for; so does a P-EAGLE head, in one
+    pass.
     """
-    draft: Literal["depth", "k_max"] = "k_max" if speculation.method == "ngram_gpu" else "depth"
+    draft: Literal["depth", "k_max"] = "k_max" if speculation.method in ("ngram_gpu", "p_eagle") else "depth"
     if tier.gpu is None or _says_sizes(arguments):
         return EngineFacts(draft=draft)
     return EngineFacts(graph="per_k" if runner == "v2" else "k_max", graph_tokens=MOST_TOKENS, draft=draft)

@@ -31,7 +31,7 @@ def arguments(gpu: str | None = "L4", *, gpus: float = 1, method: str = "eagle3"
                     "name": "entry",
                     "target": "target",
                     "max_model_len": 128,
-                    "speculation": {"method": method, "draft": "draft" if method == "eagle3" else None, "k_max": 3},
+                    "speculation": {"method": method, "draft": None if method == "ngram_gpu" else "draft", "k_max": 3},
                     **entry,
                 }
             ],
@@ -72,8 +72,11 @@ def test_an_entry_that_says_its_own_graphs_is_not_told_to_have_ours(
     assert facts(runner=runner, engine_args=engine_args) == EngineFacts()
 
 
-def test_lookup_on_the_gpu_costs_the_same_at_every_depth(vllm_installed: None) -> None:
+def test_lookup_on_the_gpu_and_a_head_that_drafts_all_at_once_cost_the_same_at_every_depth(
+    vllm_installed: None,
+) -> None:
     assert facts(method="ngram_gpu") == GRAPHS.model_copy(update={"draft": "k_max"})
+    assert facts(method="p_eagle") == GRAPHS.model_copy(update={"graph": "k_max", "draft": "k_max"})
     assert facts(method="ngram_gpu", engine_args={"enforce_eager": True}) == EngineFacts(draft="k_max")
 
 
