@@ -208,7 +208,7 @@ class DepthController:
                 self._costs = self._table.costs.of_lookups()
         batch = sort_batch(known, prefill_tokens, self._costs.mixed, self._share)
         best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
-        self._depth = best.depth
+        self._depth = best.iterations
         uniforms = self._uniforms(batch, prefill_tokens)
         none = uniforms[0] if uniforms and not uniforms[0].depth else batch.allocator.plain()
         if uniforms:
@@ -343,7 +343,7 @@ class DepthController:
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
-        seconds = self._costs.mixed_s(allocation.tokens, allocation.depth)
+        seconds = self._costs.mixed_s(allocation.tokens, allocation.iterations)
         return allocation._replace(
             seconds=seconds,
             rate=allocation.output / seconds,
@@ -454,6 +454,7 @@ class DepthController:
             decided[request.id] = self._decisions[Reason.PROBE][k]
         return taken._replace(
             depth=max(taken.depth, probes.tokens),
+            iterations=max(taken.iterations, probes.tokens),
             tokens=taken.tokens + probes.requests * probes.tokens,
             seconds=taken.seconds + probes.lost_s,
         )
