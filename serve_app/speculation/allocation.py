@@ -143,7 +143,7 @@ class Allocator:
         self._prefill_tokens = load.prefill_tokens
         self._least_depth = least
         self._deepest_fixed = deepest
-        self._lookups = any([group.lookup for group in groups])
+        self._lookups = any(group.lookup for group in groups)
 
     def plain(self) -> Allocation:
         """Return the allocation without drafts for any of the groups."""
@@ -167,7 +167,7 @@ class Allocator:
         logs_by_k = list(zip(*[curve.log_output for curve, _ in curves], strict=False))
         outputs_by_k = list(zip(*[curve.output for curve, _ in curves], strict=False))
         size, groups = self._count, len(self._groups)
-        all_lookup = all([each.lookup for each in [*self._groups, *self._fixed]])
+        all_lookup = all(each.lookup for each in [*self._groups, *self._fixed])
         alike = []
         for k, step_s in steps_s:
             output = sum(map(mul, counts, outputs_by_k[k]))
