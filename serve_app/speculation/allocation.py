@@ -167,7 +167,7 @@ class Allocator:
         logs_by_k = list(zip(*[curve.log_output for curve, _ in curves], strict=False))
         outputs_by_k = list(zip(*[curve.output for curve, _ in curves], strict=False))
         size, groups = self._count, len(self._groups)
-        all_lookup = all(each.lookup for each in [*self._groups, *self._fixed])
+        all_lookup = all(group.lookup for group in self._groups) and all(fixed.lookup for fixed in self._fixed)
         alike = []
         for k, step_s in steps_s:
             output = sum(map(mul, counts, outputs_by_k[k]))
