@@ -117,7 +117,7 @@ class DepthController:
         self._taus_due = 0
         self._requested_tokens = self._drafted_tokens = 0.0
         self._requested_lately = deque([0] * _DRAFT_DELAY)
-        self._decided: Mapping[str, Decision] = {}  # by the last `decide`
+        self._decided: dict[str, Decision] = {}  # by the last `decide`, of requests that have not ended since
         self._share = 1.0  # of the requested draft tokens, those that come
 
     def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool = False) -> None:
@@ -162,10 +162,10 @@ class DepthController:
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended; unknown ones are no error."""
-        known = self._requests.pop(request_id, None) is not None
+        self._requests.pop(request_id, None)
         self._choosers.discard(request_id)
-        last = self._decided.get(request_id)
-        if known and last is not None:
+        last = self._decided.pop(request_id, None)
+        if last is not None:
             # Its last drafts never come: that it ended says nothing of how often drafts come.
             self._requested_lately[-1] -= last.k
 
@@ -208,7 +208,7 @@ class DepthController:
                 self._costs = self._table.costs.of_lookups()
         batch = sort_batch(known, prefill_tokens, self._costs.mixed, self._share)
         best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
-        self._depth = best.depth
+        self._depth = best.iterations
         uniforms = self._uniforms(batch, prefill_tokens)
         none = uniforms[0] if uniforms and not uniforms[0].depth else batch.allocator.plain()
         if uniforms:
@@ -236,7 +236,7 @@ class DepthController:
                     request.requested = decision.k
                     decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
-        self._decided = decided
+        self._decided = decided.copy()
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
         return decided
@@ -343,7 +343,7 @@ class DepthController:
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
-        seconds = self._costs.mixed_s(allocation.tokens, allocation.depth)
+        seconds = self._costs.mixed_s(allocation.tokens, allocation.iterations)
         return allocation._replace(
             seconds=seconds,
             rate=allocation.output / seconds,
@@ -454,6 +454,7 @@ class DepthController:
             decided[request.id] = self._decisions[Reason.PROBE][k]
         return taken._replace(
             depth=max(taken.depth, probes.tokens),
+            iterations=max(taken.iterations, probes.tokens),
             tokens=taken.tokens + probes.requests * probes.tokens,
             seconds=taken.seconds + probes.lost_s,
         )

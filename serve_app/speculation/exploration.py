@@ -123,7 +123,7 @@ def affordable_probes(requested: int, tokens: int, decided: Allocation, step_s: 
     and then many requests are probed together. Also, a graph may cover the step as decided, and none the step with
     probes.
     """
-    depth = max(decided.depth, tokens)
+    depth = max(decided.iterations, tokens)
 
     def lost(count: int) -> float:
         return max(0.0, step_s(decided.tokens + count * tokens, depth) - decided.seconds)

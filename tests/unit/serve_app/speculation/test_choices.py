@@ -141,6 +141,12 @@ def test_drafts_that_a_request_asked_for_when_it_ended_are_not_taken_for_drafts_
         engine.acceptance.clear()
         engine.decided = {}
     assert engine.controller._share > 0.99
+    engine.add("a", 0.8)
+    engine.step()
+    for _ in range(2):
+        engine.controller.remove("a")
+        engine.add("a", 0.8)
+    assert min(engine.controller._requested_lately) >= 0
 
 
 def test_where_a_step_without_a_graph_costs_next_to_nothing_each_request_gets_what_suits_it() -> None:
@@ -313,6 +319,20 @@ def test_where_all_look_up_no_own_draft_is_charged_and_all_draft_alike_in_the_gr
     engine.run(50)
     steps = engine.run(100)
     assert sum(decision.k for step in steps for decision in step.values()) > 700
+
+
+@pytest.mark.parametrize("graph", ["none", "per_k"])
+@pytest.mark.parametrize("own", [{}, {"k": 0}], ids=["auto", "no drafts"])
+def test_lookups_beside_a_costly_own_draft_are_not_charged_for_it(graph: Any, own: dict[str, Any]) -> None:
+    # Of a step of 10 ms, an iteration of the own draft takes 5 ms: that never pays, and lookups always do.
+    engine = Engine(EngineFacts(graph=graph), draft_s=0.005, ngram=0.6)
+    engine.add("own", 0.5, **own)
+    for index in range(3):
+        engine.add(str(index), 0.6, drafts="ngram")
+    engine.run(150)
+    steps = engine.run(100)
+    assert sum(step["own"].k for step in steps) < 20
+    assert min(sum(step[str(index)].k for step in steps) for index in range(3)) > 300
 
 
 def test_before_anything_is_known_tau_auto_stops_nobody() -> None:

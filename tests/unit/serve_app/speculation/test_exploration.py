@@ -30,7 +30,7 @@ COSTLY = StepCost((1.0,), (0.010,), (0.0,), tuple(0.005 * depth for depth in ran
 
 def nothing(requests: int, cost: StepCost) -> Allocation:
     seconds = cost.verify(requests)
-    return Allocation((0,), 0, requests, requests, seconds, requests / seconds, 0.0)
+    return Allocation((0,), 0, 0, requests, requests, seconds, requests / seconds, 0.0)
 
 
 def mixed(cost: StepCost) -> StepTimes:
@@ -53,7 +53,7 @@ def test_a_costly_draft_is_shared_by_all_probes_of_a_step() -> None:
 
 
 def test_a_probe_is_free_where_the_depth_is_drafted_anyway() -> None:
-    drafting = nothing(8, COSTLY)._replace(depth=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
+    drafting = nothing(8, COSTLY)._replace(iterations=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
     assert affordable_probes(1, 2, drafting, mixed(COSTLY), 0.0) == Probes(1, 2, 0.0)
 
 
@@ -82,7 +82,7 @@ def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tupl
 def alike(depth: int, output: float, seconds: float) -> Allocation:
     """Eight requests that all draft that deep."""
     score = 8 * log(output / seconds)
-    return Allocation((depth,), depth, 8 * (1 + depth), output, seconds, output / seconds, score)
+    return Allocation((depth,), depth, depth, 8 * (1 + depth), output, seconds, output / seconds, score)
 
 
 def test_what_a_step_loses_is_its_time_less_that_of_its_output_at_the_best_rate() -> None:
