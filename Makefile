@@ -13,7 +13,7 @@
 # `make hashes` writes the hashes of all packages into requirements/, after a change of their versions.
 
 HARDWARE ?= cpu
-PROFILE ?= $(if $(filter gpu,$(HARDWARE)),gpu,local)
+PROFILE ?= $(if $(filter gpu,$(HARDWARE)),auto,local)
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(if $(shell python$(v) -c 'print(1)' 2>/dev/null),python$(v))) python3)
 VENV := .venv
 BIN := $(VENV)/bin

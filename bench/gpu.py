@@ -5,10 +5,10 @@
 Each entry's engine runs in processes of its own, with the arguments that a replica gives it (bench/engine/engines.py):
 first the entry without speculation, then as it is. On both: time from the start of the processes to the first token,
 with empty compile caches and once more with warm ones; greedy answers at K=0, 1, k_max and mixed against those without
-speculation; at 1, 8 and 32 requests at a time, for off, each K, mixed K and auto: tokens/s, times to first token and
-between tokens, and the median time of an engine step with that many drafts; acceptance by category; GSM8K for a
-quantised model whose unquantised one is in the models folder (its name begins the other's) and fits. Prompts are never
-in a prefix cache.
+speculation; at 1, 8 and 32 requests at a time (or as many as an engine takes), for off, each K, mixed K and auto:
+tokens/s, times to first token and between tokens, and the median time of an engine step with that many drafts;
+acceptance by category; GSM8K for a quantised model whose unquantised one is in the models folder (its name begins the
+other's) and fits. Prompts are never in a prefix cache.
 
 Where a target's weights are not in the models folder they are made up (`load_format: dummy`), in the shape of its
 `config.json` there, or else of the catalogue, and the table says so: speeds are right, and nothing is said about
@@ -32,6 +32,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -164,7 +165,7 @@ def named(name: str, profile: Profile) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the kit; return 2 if the profile or the results cannot be used."""
+    """Run the kit; return 2 if the profile or the results cannot be used, 130 after Ctrl-C."""
     options = parser("bench.gpu", __doc__, "the first tier only")
     options.add_argument("--profile", required=True, metavar="FILE", help="local, gpu, or a profile's YAML file")
     options.add_argument(
@@ -183,6 +184,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         profile = load_profile(args.profile)
         check_entries(wanted, profile, first_tier_only=args.quick)
+        if not args.engines_only and find_spec("ray") is None:
+            raise ConfigError(
+                "Ray is not installed here, which waking tiers through the application needs: give --engines-only"
+            )
         results = Results.read(path, cards.machine(made_by), made_by, named(args.profile, profile))
         results.check_writable()
     except (ConfigError, OtherRunError) as error:
@@ -207,8 +212,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     measure = Measurer(read_prompts(args.prompts), problems, results, references(engines))
     logs = path.with_name(f"{path.stem}-logs")
     logs.mkdir(exist_ok=True)
-    run = Run(results, starter(folder, stand_ins, caches, logs), measure, time.monotonic, deadline_s, _print_line)
-    left = run.engines(engines)
+    start = starter(folder, stand_ins, caches, logs)
+    run = Run(results, start, measure, time.monotonic, deadline_s, _print_line, measure.hopeless)
+    try:
+        left = run.engines(engines)
+    except KeyboardInterrupt:
+        write_table(results, run.left(engines))
+        _print_line(f"interrupted: {path.with_suffix('.md')} has what was measured, and the same command goes on")
+        return 130
     write_table(results, left)
     if not args.engines_only:
         wake_tiers(results, profile, args.profile, folder, deadline_s - STOP_S)

@@ -68,8 +68,8 @@ class Run(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Output tokens."""
-        return round(self.steps * self.batch * TOKENS[self.batch] * (2.0 if self.text == "0.8" else 1.0))
+        """Output tokens, at least one."""
+        return max(1, round(self.steps * self.batch * TOKENS[self.batch] * (2.0 if self.text == "0.8" else 1.0)))
 
     def queue(self, shape: Shape) -> list[Text]:
         """Return its texts."""

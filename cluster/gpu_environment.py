@@ -25,8 +25,9 @@ def gpu_environment(models_dir: Path) -> dict[str, str]:
       is compiled in its wheel.
     - DeepGEMM, for FP8 weights in blocks and MoE on Hopper (utils/deep_gemm.py:116); CUTLASS and Triton remain.
 
-    The rest of FlashInfer (attention, autotuning, fused all-reduce, FP8) asks `has_flashinfer`, which is false without
-    nvcc (utils/flashinfer.py:88-106).
+    Its attention is vLLM's first choice on B200, whether there is nvcc or not (platforms/cuda.py:153-166): there
+    `serve_app/engine/vllm/arguments.py` names another. The rest of FlashInfer (autotuning, fused all-reduce, FP8) asks
+    `has_flashinfer`, which is false without nvcc (utils/flashinfer.py:88-106).
 
     Worker processes are spawned: the replica has Ray's threads, which a fork would copy in any state. What vLLM
     compiles is kept beside the weights, on the volume that all nodes share, so that only the first start compiles.

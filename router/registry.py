@@ -197,7 +197,7 @@ class Tier(Frozen):
         default=1.0,
         ge=0,
         description="GPUs per replica: a whole number is the tensor parallel size, on one node; below 1, a replica's "
-        "share of one card (set `gpu_memory_utilization` of its entries to match); 0 on CPU.",
+        "share of one card, from which `gpu_memory_utilization` of its entries follows unless they say it; 0 on CPU.",
     )
     cpus: float = Field(default=1.0, ge=0, description="Ray CPUs per replica (logical; fractions allowed).")
     replicas: Replicas = Field(description="Fewest and most replicas.")

@@ -1,4 +1,4 @@
-"""`power-lever check FILE...`: check config files before Ray starts anything."""
+"""`power-lever check FILE...`: check config files and profiles before Ray starts anything."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from cluster.catalogue.problems import profile_problems
-from cluster.profiles.reading import read_yaml
+from cluster.profiles.reading import read_yaml, validate_profile
 from router.errors import ConfigError, unknown_keys
-from router.registry import TIER_NAMES
+from router.registry import TIER_NAMES, Profile
 from serve_app.config import load_config
 
 IMPORT_PATH: Final = "serve_app.app:build"
@@ -42,24 +42,34 @@ def read_serve_config(path: Path) -> ServeDeploySchema:
 def check(path: Path) -> list[str]:
     """Return a line for each of our applications in the file, its name and profile, and its warnings.
 
+    A profile's own file is one too, as `power-lever profile` writes it.
+
     Raises:
         ConfigError: the file or the args of an application are wrong.
     """
+    raw = read_yaml(path)
+    if "tiers" in raw and "applications" not in raw:
+        profile = validate_profile(Profile, raw, where=str(path))
+        return [f"{path}: a valid profile", *_warnings(profile)]
     lines = []
     for application in read_serve_config(path).applications:
         if application.import_path == IMPORT_PATH:
             _check_names(path, application)
             # With `auto` the cluster decides later, so the args must fit both profiles.
             named = application.args.get("profile", "auto")
-            for profile in ("local", "gpu") if named == "auto" else (named,):
-                args = {**application.args, "profile": profile}
+            for name in ("local", "gpu") if named == "auto" else (named,):
+                args = {**application.args, "profile": name}
                 config = load_config(args, os.environ, lambda: ("local", ""), where=f"{path}: args")
-                lines.append(f"{path}: {application.name}: valid with profile {profile}")
-                # No errors: this is arithmetic, and a card or a model may differ from what the catalogue says.
-                lines += [f"warning: {problem}" for problem in profile_problems(config)]
+                lines.append(f"{path}: {application.name}: valid with profile {name}")
+                lines += _warnings(config)
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines
+
+
+def _warnings(profile: Profile) -> list[str]:
+    # No errors: this is arithmetic, and a card or a model may differ from what the catalogue says.
+    return [f"warning: {problem}" for problem in profile_problems(profile)]
 
 
 def _check_names(path: Path, application: ServeApplicationSchema) -> None:
@@ -74,7 +84,7 @@ def _check_names(path: Path, application: ServeApplicationSchema) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser(prog="power-lever check", description="Check config files.")
+    parser = argparse.ArgumentParser(prog="power-lever check", description="Check config files and profiles.")
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     for path in parser.parse_args(arguments).files:
         print("\n".join(check(path)))

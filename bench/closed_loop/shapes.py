@@ -36,7 +36,7 @@ class Shape(Frozen):
     """The cost surface of one engine. Times are milliseconds."""
 
     name: str = Field(description="Names it in the report.")
-    k_max: int = Field(default=8, ge=1, description="Most draft tokens of a request in a step.")
+    k_max: int = Field(default=8, ge=1, le=32, description="Most draft tokens of a request in a step.")
     step_ms: tuple[tuple[Positive, Positive], ...] = Field(
         min_length=1, description="Batched tokens and time of a forward pass, ms; linear between, and beyond the ends."
     )
@@ -134,9 +134,13 @@ def read_shapes(path: Path) -> Sequence[Shape]:
         ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
-    rows = data.get("shapes") if isinstance(data, dict) else None
+    except RecursionError as error:
+        raise ConfigError(f"{path}: must be YAML: it is nested too deep") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must be an object with the key shapes, got {type(data).__name__}")
+    rows = data.get("shapes")
     if not isinstance(rows, list):
-        raise ConfigError(f"{path}: shapes: must be a list, got {type(data if rows is None else rows).__name__}")
+        raise ConfigError(f"{path}: shapes: must be a list, got {type(rows).__name__}")
     unknown = {key for row in rows if isinstance(row, dict) for key in row if key not in Shape.model_fields}
     for key in sorted(map(str, unknown)):
         print(f"{path}: {key!r} is not known and left out", file=sys.stderr)

@@ -19,6 +19,7 @@ class Cards:
     """As the driver says it; None: there is no GPU."""
     count: int
     memory_gib: float
+    """Of one; 0: not known."""
     driver: str | None
     watts: str | None
     """Power limit, with its unit."""
@@ -53,4 +54,5 @@ def parse_cards(text: str) -> Cards:
     if not rows:
         return NO_CARDS
     name, memory, driver, watts = rows[0]
-    return Cards(name, len(rows), round(float(memory.split()[0]) / 1024, 1), driver, watts)
+    mib = memory.split()[0]  # "[N/A]" where the card shares the machine's memory
+    return Cards(name, len(rows), round(float(mib) / 1024, 1) if mib.isdecimal() else 0.0, driver, watts)

@@ -45,9 +45,16 @@ class Measurer:
     references: Mapping[str, Engine]
 
     def __call__(self, process: EngineProcess, engine: Engine, what: Measurement, limit_s: float) -> dict[str, Any]:
-        """Measure; see `Measure`."""
+        """Measure; see `Measure`.
+
+        Raises:
+            ValueError: there is nothing to ask the entry.
+        """
         k_max = engine.entry.speculation.k_max if engine.entry.speculation else 0
-        prompts = interleaved(families := self._families(engine))
+        families = self._families(engine)
+        if not families:
+            raise ValueError(f"max_model_len is {engine.entry.max_model_len}: no prompt fits for sure")
+        prompts = interleaved(families)
         match what.kind:
             case "start":
                 batch = process.ask([Ask(prompts[0], k=0, max_tokens=1)], timeout_s=limit_s)
@@ -68,6 +75,15 @@ class Measurer:
                 replies = process.ask(asks, timeout_s=limit_s, at_once=GSM8K_BATCH).replies
                 right = sum(map(is_right, self.problems, (reply.text for reply in replies)))
                 return {"right": right, "of": len(replies), "cut": sum(r.finish_reason == "length" for r in replies)}
+
+    def hopeless(self, engine: Engine, what: Measurement) -> bool:
+        """Return whether it compares with the answers of an engine that has failed or cannot be started."""
+        reference = self.references[engine.key]
+        return (
+            what.kind == "answers"
+            and what.setting != OFF
+            and (reference.impossible is not None or self.results.failed(reference))
+        )
 
     def _compared(self, engine: Engine, answers: Sequence[Sequence[int]]) -> dict[str, Any]:
         reference = self.results.get(self.references[engine.key], Measurement("answers", OFF))

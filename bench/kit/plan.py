@@ -23,6 +23,7 @@ Role = Literal["off", "drafts", "unquantised"]
 Kind = Literal["start", "answers", "load", "acceptance", "gsm8k"]
 
 BATCHES: Final = (1, 8, 32)
+"""Requests at a time; see `batches`."""
 ALL_DEPTHS_UP_TO: Final = 5
 """With a larger k_max, not every K between this and k_max is measured."""
 MIXED: Final = "mixed"
@@ -30,6 +31,8 @@ AUTO: Final = "auto"
 OFF: Final = "off"
 ENGINE_ARGUMENTS: Final = {"enable_prefix_caching": False}
 """Of every engine, on top of the entry's: a time to first token is then that of a prompt that was never seen."""
+LEFT_OUT: Final = ("reasoning_parser",)
+"""Of the entry's arguments: the thoughts of a thinking model are measured too, as its first tokens are nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,13 @@ def depths(k_max: int) -> list[int]:
     return [k for k in (*range(ALL_DEPTHS_UP_TO + 1), 8, 12, 16, 24) if k < k_max] + [k_max]
 
 
+def batches(tier: Tier, entry: ChainEntry) -> list[int]:
+    """Return how many requests at a time are measured: `BATCHES`, up to what an engine of the entry takes at a time."""
+    sequences = entry.engine_args.get("max_num_seqs")
+    most = min(tier.max_ongoing_requests, sequences) if isinstance(sequences, int) else tier.max_ongoing_requests
+    return sorted({min(batch, most) for batch in BATCHES})
+
+
 def engines_of(
     profile: Profile, models: Models, cards: int, only: Callable[[str], bool] = lambda label: True
 ) -> list[Engine]:
@@ -110,19 +120,19 @@ def engines_of(
 
 
 def _engines_of_entry(label: str, tier: Tier, entry: ChainEntry, models: Models, cards: int) -> list[Engine]:
-    plain = entry.model_copy(
-        update={"speculation": None, "engine_args": {**entry.engine_args, **ENGINE_ARGUMENTS}, "runner": None}
-    )
+    arguments = {key: value for key, value in entry.engine_args.items() if key not in LEFT_OUT} | ENGINE_ARGUMENTS
+    plain = entry.model_copy(update={"speculation": None, "engine_args": arguments, "runner": None})
     base = models.unquantised.get(entry.target)
     quality = (Measurement("gsm8k", OFF),) if base else ()
     start = Measurement("start", "empty")
-    loads = tuple(Measurement("load", OFF, batch) for batch in BATCHES)
+    at_once = batches(tier, entry)
+    loads = tuple(Measurement("load", OFF, batch) for batch in at_once)
     engines = [
         _engine(label, "off", tier, plain, (start, Measurement("answers", OFF), *loads, *quality), models, cards)
     ]
     if entry.speculation is not None:
         drafting = entry.model_copy(update={"engine_args": plain.engine_args})
-        measured = (start, *_of_drafts(entry.speculation.k_max))
+        measured = (start, *_of_drafts(entry.speculation.k_max, at_once))
         engines.append(_engine(label, "drafts", tier, drafting, measured, models, cards))
     if base:
         whole = plain.model_copy(update={"target": base, "quantization": None})
@@ -130,11 +140,11 @@ def _engines_of_entry(label: str, tier: Tier, entry: ChainEntry, models: Models,
     return engines
 
 
-def _of_drafts(k_max: int) -> list[Measurement]:
+def _of_drafts(k_max: int, at_once: Sequence[int]) -> list[Measurement]:
     compared = dict.fromkeys(["K=0", "K=1", f"K={k_max}", MIXED])
     loads = [
         Measurement("load", setting, batch)
-        for batch in BATCHES
+        for batch in at_once
         for setting in (f"K={k_max}", AUTO, *(f"K={k}" for k in depths(k_max)[:-1]), MIXED)
     ]
     return [*(Measurement("answers", setting) for setting in compared), *loads, Measurement("acceptance", f"K={k_max}")]

@@ -157,6 +157,7 @@ class Results:
             "batch": measurement.batch,
             "took_s": round(took_s, 1),
             "date": self.made_by["date"],
+            "git": self.made_by["git"],
             **result,
         }
         self.write()
@@ -185,14 +186,16 @@ class Results:
         return max(times, default=None)
 
     def write(self) -> None:
-        """Write the file."""
+        """Write the file: all of it or, when this process ends meanwhile, nothing."""
         data = {
             "profile": self.profile,
             "machine": self.machine,
             "engines": self.engines,
             "application": self.application,
         }
-        write_json(self.path, data, self.made_by)
+        whole = self.path.with_name(f"{self.path.name}.new")
+        write_json(whole, data, self.made_by)
+        whole.replace(self.path)
 
 
 def _read(path: Path) -> Json:

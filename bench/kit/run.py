@@ -19,6 +19,8 @@ START_S: Final = {True: 150.0, False: 60.0}
 """Start of an engine that has not been seen yet, by whether it runs on a GPU (an H100: 27 s of imports, 76 s)."""
 OTHERS_S: Final = 15.0
 """Any other measurement that has not been seen yet."""
+AGAIN: Final = Measurement("start", "again")
+"""Of an engine whose start was measured in an earlier run: not kept."""
 SPARE_S: Final = 5.0
 """For ending the last engine, and writing the table."""
 
@@ -44,6 +46,7 @@ class Run:
         clock: now, s.
         deadline_s: when the run must have ended, on that clock.
         report: takes lines about the progress.
+        hopeless: whether a measurement cannot be made as long as another engine is broken.
     """
 
     results: Results
@@ -52,6 +55,7 @@ class Run:
     clock: Callable[[], float]
     deadline_s: float
     report: Callable[[str], None]
+    hopeless: Callable[[Engine, Measurement], bool] = lambda engine, measurement: False
 
     def engines(self, engines: Sequence[Engine]) -> int:
         """Measure what is missing; return how many measurements are left for another run."""
@@ -62,8 +66,20 @@ class Run:
                 left += self._engine(engine)
         return left
 
+    def left(self, engines: Sequence[Engine]) -> int:
+        """Return how many measurements are missing."""
+        able = [engine for engine in engines if engine.impossible is None and not self.results.failed(engine)]
+        return sum(len(self._todo(engine)) for engine in able)
+
+    def _todo(self, engine: Engine) -> list[Measurement]:
+        return [
+            each
+            for each in engine.measurements
+            if self.results.get(engine, each) is None and not self.hopeless(engine, each)
+        ]
+
     def _engine(self, engine: Engine) -> int:
-        todo = [each for each in engine.measurements if self.results.get(engine, each) is None]
+        todo = self._todo(engine)
         if not todo:
             return 0
         if not self._fits(self._start_s(engine) + (0.0 if todo[0].kind == "start" else self._other_s(todo[0]))):
@@ -74,33 +90,37 @@ class Run:
             return self._measure_all(engine, todo)
         except EngineGoneError as error:
             if self.clock() < self._end_s:
-                self.results.fail(engine, reason_in(str(error)))
-                self.report(f"{engine.label} ({engine.role}): failed: {reason_in(str(error))}")
-                return 0
+                self._failed(engine, reason_in(str(error)))
         except RefusedError as error:
-            self.results.fail(engine, str(error))
-        return sum(self.results.get(engine, each) is None for each in todo)
+            self._failed(engine, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other engines are measured
+            self._failed(engine, f"{type(error).__name__}: {error}"[:300])
+        if self.results.failed(engine):
+            return 0
+        return len(self._todo(engine))
+
+    def _failed(self, engine: Engine, reason: str) -> None:
+        self.results.fail(engine, reason)
+        self.report(f"{engine.label} ({engine.role}): failed: {reason}")
 
     def _measure_all(self, engine: Engine, todo: Sequence[Measurement]) -> int:
         left = 0
         with self.start(engine, todo[0] == Measurement("start", "empty")) as process:
-            began_s = self.clock()
-            for number, measurement in enumerate(todo):
-                if number and not self._fits(self._other_s(measurement)):
+            if todo[0].kind != "start":
+                # An engine's first answer takes longer than others, and comes after its start.
+                self.measure(process, engine, AGAIN, self._end_s - self.clock())
+            for measurement in todo:
+                since_s = self.clock()
+                if measurement.kind != "start" and not self._fits(self._other_s(measurement)):
                     left += 1
                     continue
-                since_s = self.clock()
                 try:
                     result = self.measure(process, engine, measurement, self._end_s - since_s)
                 except NothingToCompareError as error:
                     self.report(f"  {measurement.key}: {error}")
                     continue
                 now_s = self.clock()
-                # The first answer of an engine comes after its start, whatever is measured first.
-                took_s = now_s - (since_s if number else began_s)
-                if number == 0 and measurement.kind != "start":
-                    took_s = min(took_s, self._other_s(measurement))
-                self.results.put(engine, measurement, result, took_s)
+                self.results.put(engine, measurement, result, now_s - since_s)
                 self.report(f"  {measurement.key}: {now_s - since_s:.1f} s")
         return left
 

@@ -34,7 +34,11 @@ def table(results: Results, left: int) -> str:
         "",
     ]
     if left:
-        head += [f"Not finished: {left} measurements are left. The same command goes on with them.", ""]
+        head += [
+            f"Not finished: {left} measurements are left. The same command goes on with them; if it begins none, give "
+            "it more minutes.",
+            "",
+        ]
     parts: list[tuple[str, Sequence[Row]]] = [
         ("Speed by depth and load", list(speed_rows(results))),
         ("Greedy answers against the engine without speculation", list(answer_rows(results))),

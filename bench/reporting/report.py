@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,9 @@ def _versions() -> dict[str, str]:
 
 
 def _git() -> str:
-    """Return the short commit, with `-dirty` if the working tree differs, or `no commit` outside a repository."""
+    """Return the short commit, with `-dirty` if the working tree differs; `no commit` without a repository or git."""
+    if shutil.which("git") is None:
+        return "no commit"
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
         cwd=REPOSITORY,

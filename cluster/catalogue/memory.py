@@ -74,6 +74,14 @@ def utilization(share: float, gpu: Gpu) -> float:
     return min(DEFAULT_UTILIZATION, floor(1000 * (share - context_gib(gpu) / gpu.memory_gib)) / 1000)
 
 
+def default_utilization(tier: Tier, known: Catalogue | None = None) -> float:
+    """Return the `gpu_memory_utilization` of an entry that says none."""
+    gpu = (known or catalogue()).gpus.get(tier.gpu or "")
+    if tier.gpus >= 1:
+        return DEFAULT_UTILIZATION
+    return tier.gpus if gpu is None else max(0.01, utilization(tier.gpus, gpu))
+
+
 def share_of(need_gib: float, gpu: Gpu) -> float:
     """Return the smallest share of a card, in hundredths, whose `utilization` allows that much."""
     share = ceil(100 * (need_gib + context_gib(gpu)) / gpu.memory_gib) / 100
@@ -100,8 +108,7 @@ def entry_budget(entry: ChainEntry, tier: Tier, known: Catalogue | None = None) 
         else:
             return None
     sequences = _whole(arguments, "max_num_seqs", tier.max_ongoing_requests)
-    default = DEFAULT_UTILIZATION if tier.gpus >= 1 else tier.gpus
-    allowed = arguments.get("gpu_memory_utilization", default)
+    allowed = arguments.get("gpu_memory_utilization", default_utilization(tier, known))
     return Budget(
         weights=model.weight_bytes / parallel / GIB,
         draft=draft_bytes / parallel / GIB,

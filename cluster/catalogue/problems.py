@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cluster.catalogue.memory import DEFAULT_UTILIZATION, entry_budget, memory_problems
+from cluster.catalogue.memory import default_utilization, entry_budget, memory_problems
 from cluster.catalogue.types import GIB, Catalogue, Eagle3Head, Gpu, Model, catalogue
 from router.registry import ChainEntry, Profile, Tier
 
+_ON_V1: Final = ("suffix", "p_eagle")
+"""Methods that only vLLM's V1 runner has."""
 _SHRINKS: Final = {"fp8": 2, "experts_int8": 2, "bitsandbytes": 4, "torchao": 4}
 """Methods of vLLM that may quantise 16-bit weights while they load, and how much smaller these are then."""
 
@@ -39,10 +41,12 @@ def _of_entry(entry: ChainEntry, tier: Tier, gpu: Gpu | None, profile: Profile, 
     if gpu is None:
         return
     share = entry.engine_args.get("gpu_memory_utilization")
-    if tier.gpus < 1 and isinstance(share, int | float) and share > tier.gpus:
+    yield from _sequences(entry, tier)
+    most = default_utilization(tier, known)
+    if tier.gpus < 1 and isinstance(share, int | float) and share > most:
         yield (
-            f"engine_args.gpu_memory_utilization: got {share:g}, must be at most the tier's share of a card "
-            f"(gpus: {tier.gpus:g}), as others have the rest"
+            f"engine_args.gpu_memory_utilization: got {share:g}, must be at most {most:g}, the tier's share of a card "
+            f"(gpus: {tier.gpus:g}) less its CUDA context, as others have the rest"
         )
     draft = entry.speculation.draft if entry.speculation else None
     if target is not None:
@@ -55,6 +59,16 @@ def _of_entry(entry: ChainEntry, tier: Tier, gpu: Gpu | None, profile: Profile, 
         yield from _split("draft", draft, known.eagle3_heads[draft], tier.tensor_parallel)
     if entry_budget(entry, tier, known) is None:
         yield from _size(entry, tier, gpu, profile, known)
+
+
+def _sequences(entry: ChainEntry, tier: Tier) -> Iterator[str]:
+    """Yield that a batch is too small for the drafts: vLLM's V2 runner needs more sequences (`compat.py`)."""
+    key = "max_num_seqs" if "max_num_seqs" in entry.engine_args else "max_ongoing_requests"
+    most = entry.engine_args.get(key, tier.max_ongoing_requests)
+    drafts = entry.speculation.k_max if entry.speculation and entry.runner != "v1" else 0
+    on_v1 = entry.speculation is not None and entry.speculation.method in _ON_V1
+    if isinstance(most, int) and most <= drafts and not on_v1:
+        yield f"{key}: got {most}, must be more than speculation.k_max ({drafts})"
 
 
 def _context(entry: ChainEntry, target: Model) -> Iterator[str]:
@@ -99,7 +113,7 @@ def _size(entry: ChainEntry, tier: Tier, gpu: Gpu, profile: Profile, known: Cata
     """Yield that the weights alone are too much, where the catalogue does not know all of them."""
     share = entry.engine_args.get("gpu_memory_utilization")
     if not isinstance(share, int | float):
-        share = DEFAULT_UTILIZATION if tier.gpus >= 1 else tier.gpus
+        share = default_utilization(tier, known)
     has_gib = share * gpu.memory_gib * tier.tensor_parallel
     source = profile.models.get(entry.target)
     if entry.target in known.models or source is None:

@@ -47,12 +47,22 @@ def _of_the_cluster() -> tuple[Cards, ...]:
 
     try:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-    except ConnectionError as error:
-        raise ConfigError("no Ray cluster runs here: say which GPUs you have, as in --gpus L4:1") from error
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"no Ray cluster here ({_first_line(error)}): name your GPUs, as in --gpus L4:1") from error
     try:
-        cards = count_gpus().cards
+        found = count_gpus()
     finally:
         ray.shutdown()
-    if not cards:
-        raise ConfigError("the running cluster has no GPU of a type that is known here: say which, as in --gpus L4:1")
-    return cards
+    if not found.cards:
+        has = f", but {', '.join(found.unknown)}" if found.unknown else ""
+        raise ConfigError(
+            f"the running cluster has no GPU of a type that is known here{has}: name your GPUs, as in --gpus L4:1; "
+            "docs/operations.md says how to plan for another card"
+        )
+    if found.unknown:
+        sys.stderr.write(f"left out, as the catalogue lacks them: {', '.join(found.unknown)}\n")
+    return found.cards
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -58,7 +58,7 @@ def place_for_all(nodes: Sequence[int], demands: Mapping[str, int], replicas: Ma
     else:
         # A share is without a place if on each card that is left the others take all but less than it needs.
         left = sum(nodes) - held if flat else min(nodes)
-        if any(parts - demand >= left * (WHOLE + 1 - demand) for demand in shares.values()):
+        if any(_most_blocked(tier, shares, replicas) >= left for tier in shares):
             return False
     for cards in whole.values():
         able = {size: count for size, count in sizes.items() if size >= cards}
@@ -67,3 +67,15 @@ def place_for_all(nodes: Sequence[int], demands: Mapping[str, int], replicas: Ma
         if blocked >= sum((size - cards + 1) * count for size, count in able.items()):
             return False
     return True
+
+
+def _most_blocked(tier: str, shares: Mapping[str, int], replicas: Mapping[str, int]) -> int:
+    """Return on how many cards the others can leave less than a replica of the tier needs.
+
+    One share blocks a card if it is large enough; the others do so only together.
+    """
+    enough = WHOLE + 1 - shares[tier]
+    others = {name: replicas[name] - (name == tier) for name in shares}
+    alone = sum(count for name, count in others.items() if shares[name] >= enough)
+    together = sum(shares[name] * count for name, count in others.items() if shares[name] < enough)
+    return alone + together // enough

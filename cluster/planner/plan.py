@@ -9,7 +9,7 @@ replica always finds a place under Ray's packing (`packing.py`), and every entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
@@ -45,6 +45,9 @@ _MACHINES: Final = 4
 """From so many cards of a type on, or so many machines with one each, none is shared: shares do not pack over machines,
 and beside whole engines their replicas are limited to those of one card."""
 
+_LARGE: Final[tuple[TierName, ...]] = ("ultra", "performance")
+"""The tiers whose shares may become whole cards."""
+
 Chosen = dict[TierName, Recipe]
 
 
@@ -70,7 +73,8 @@ def plan(cards: Sequence[Cards]) -> Plan:
             f"no four tiers fit {written(cards) or 'no GPU'}: the smallest four engines need a card of 20 GiB; "
             f"allowed are {', '.join(catalogue().gpus)}"
         )
-    chosen = _roomier(cards, _alone(cards, chosen))
+    # The first of those that leave the fewest cards idle.
+    chosen = max((_roomier(cards, each) for each in _wholer(cards, _alone(cards, chosen))), key=partial(_used, cards))
     replicas = _replicas(cards, chosen)
     tiers = {
         name: tier_of(chosen[name], hundredths=chosen[name].demand, power=_POWER[name], replicas=replicas[name])
@@ -185,6 +189,29 @@ def _alone(cards: Sequence[Cards], chosen: Chosen) -> Chosen:
         if whole:
             chosen = _if_as_good(each, chosen, sharing[0], whole[0])
     return chosen
+
+
+def _wholer(cards: Sequence[Cards], chosen: Chosen) -> Iterator[Chosen]:
+    """Yield the recipes, and again with whole cards for ultra's share, and for performance's too.
+
+    Replicas of large shares are few on many cards: they could spread so that no card has room for the next.
+    """
+    yield chosen
+    for name in _LARGE:
+        old = chosen[name]
+        if old.cards:
+            continue
+        on = next(each for each in cards if each.gpu == old.gpu)
+        for new in recipes(old.gpu, 1):
+            if (new.model, new.head, new.cards) == (old.model, old.head, 1):
+                chosen = _if_as_good(on, chosen, name, new)
+                yield chosen
+
+
+def _used(cards: Sequence[Cards], chosen: Chosen) -> int:
+    """Return the hundredths of cards that all replicas take."""
+    replicas = _replicas(cards, chosen)
+    return sum(recipe.demand * replicas[name] for name, recipe in chosen.items())
 
 
 def _roomier(cards: Sequence[Cards], chosen: Chosen) -> Chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import log
 from typing import Final, TypeAlias
 
 from cluster.catalogue.speed import coefficients
@@ -74,7 +75,26 @@ def _why_this_model(name: TierName, chosen: Mapping[TierName, Recipe], other: Ot
         return f"{again}: {larger[name].model} {_would_leave(larger, chosen, name)}."
     if name == "ultra":
         return "The most able: the largest model of the four."
-    return f"The nearest to {name}'s size, {IDEAL[name]:g}B, that the other tiers leave room for."
+    size = f"{name}'s size, {IDEAL[name]:g}B"
+    # With the other tiers as they are, and no two of the same model.
+    nearer = other(lambda tier, each: _nearer(name, each, chosen) if tier == name else each.model == chosen[tier].model)
+    if nearer is None:
+        return f"The nearest to {size}, that the other tiers leave room for."
+    return f"Near {size}: {nearer[name].model} is nearer, but {_what_speaks_against(nearer[name], recipe)}."
+
+
+def _nearer(name: TierName, recipe: Recipe, chosen: Mapping[TierName, Recipe]) -> bool:
+    away, most = (abs(log(each.rank / IDEAL[name])) for each in (recipe, chosen[name]))
+    return away < most and all(recipe.shape != each.shape for each in chosen.values())
+
+
+def _what_speaks_against(nearer: Recipe, recipe: Recipe) -> str:
+    """Return why a recipe whose model is nearer to the tier's size is not the planner's."""
+    if recipe.head and not nearer.head:
+        return "has no EAGLE-3 head here"
+    if nearer.price > recipe.price:
+        return f"costs {nearer.price:.2f} USD/h instead of {recipe.price:.2f}"
+    return "is worth less by drafts, price and idle cards together"
 
 
 def _what_a_token_costs(name: TierName, chosen: Mapping[TierName, Recipe]) -> str:
@@ -167,11 +187,13 @@ def _idle(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[Tie
         yield f"{stays}: no tier's replica is that small."
         return
     largest = max(on, key=lambda name: chosen[name].demand)
-    keeps = f"keeps {chosen[largest].cards} free cards" if chosen[largest].cards > 1 else "has room left"
-    yield (
-        f"{stays}: with more, others could spread so that no machine {keeps} for {largest}, and Ray moves none. To use "
-        "them, raise `replicas.max` by hand; a replica may then wait."
-    )
+    if chosen[largest].cards > 1:
+        why = (
+            f"with more, others could spread so that no machine keeps {chosen[largest].cards} free cards for {largest}"
+        )
+    else:
+        why = "with more, it is not proven that each finds a place whatever starts and stops"
+    yield f"{stays}: {why}, and Ray moves none. To use them, raise `replicas.max` by hand; a replica may then wait."
 
 
 def _shares_with(one: Recipe, other: Recipe) -> bool:

@@ -34,8 +34,12 @@ class Cards:
         return sum(self.nodes)
 
 
-def parse(text: str) -> tuple[Cards, ...]:
+def parse(text: str, where: str = "--gpus") -> tuple[Cards, ...]:
     """Return the cards that a text names, least powerful first.
+
+    Args:
+        text: `L4:2,A100-80G:1`.
+        where: it was written, for errors.
 
     Raises:
         ConfigError: an unknown GPU, no cards, or another form; says what is allowed.
@@ -45,27 +49,31 @@ def parse(text: str) -> tuple[Cards, ...]:
     for item in (each.strip() for each in text.split(",")):
         match = _ITEM.fullmatch(item)
         if match is None:
-            raise ConfigError(f"--gpus: got {_short(item)!r}, allowed is {FORM}: L4:2,4xA10G:1")
-        gpu, machines, count = _known(match["gpu"]), int(match["nodes"] or 1), int(match["count"])
+            raise ConfigError(f"{where}: got {_short(item)!r}, allowed is {FORM}: L4:2,4xA10G:1")
+        gpu, machines, count = _known(match["gpu"], where), int(match["nodes"] or 1), int(match["count"])
         if not 0 < machines * count <= _MOST - sum(each for _, each in nodes):
-            raise ConfigError(f"--gpus: got {item!r}, allowed are 1 to {_MOST} cards in all")
+            raise ConfigError(f"{where}: got {item!r}, allowed are 1 to {_MOST} cards in all")
         if (gpu, count) in seen:
-            raise ConfigError(f"--gpus: {gpu}:{count} comes twice; write 2x{gpu}:{count} for two such machines")
+            raise ConfigError(f"{where}: {gpu}:{count} comes twice; write 2x{gpu}:{count} for two such machines")
         seen.add((gpu, count))
         nodes += [(gpu, count)] * machines
     return of_nodes(nodes)
 
 
-def _known(name: str) -> str:
+def _known(name: str, where: str) -> str:
     """Return the catalogue's name of a GPU, written in capitals or not."""
     names = {gpu.upper(): gpu for gpu in catalogue().gpus}
     if name.upper() in names:
         return names[name.upper()]
-    close = get_close_matches(name.upper(), names, n=1)
+    # H100-80G and H100-NVL are an H100, and no A100-80G.
+    close = sorted(filter(name.upper().startswith, names), key=len)[-1:] or get_close_matches(name.upper(), names, n=1)
     hint = f", did you mean {names[close[0]]}?" if close else ""
     if name.upper() == "A100":
         hint = ", did you mean A100-40G or A100-80G?"
-    raise ConfigError(f"--gpus: unknown {_short(name)}{hint}; allowed are {', '.join(names.values())}")
+    raise ConfigError(
+        f"{where}: unknown {_short(name)}{hint}; allowed are {', '.join(names.values())}; docs/operations.md says how "
+        "to plan for another card"
+    )
 
 
 def _short(text: str) -> str:
@@ -87,6 +95,15 @@ def written(cards: Iterable[Cards]) -> str:
             machines = each.nodes.count(count)
             items.append(f"{f'{machines}x' if machines > 1 else ''}{each.gpu}:{count}")
     return ",".join(items)
+
+
+def unknown_types(nodes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the GPU types of Ray nodes, given by their resources, that the catalogue lacks; `GPU`: one says none."""
+    found = set()
+    for each in nodes:
+        if each.get("GPU") and node_gpus(each) is None:
+            found |= {key.removeprefix(_ACCELERATOR) for key in each if key.startswith(_ACCELERATOR)} or {"GPU"}
+    return tuple(sorted(found))
 
 
 def node_gpus(resources: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ import ray
 import yaml
 
 from cluster.planner.plan import plan
-from cluster.planner.supply import Cards, node_gpus, of_nodes, written
+from cluster.planner.supply import Cards, node_gpus, of_nodes, unknown_types, written
+from cluster.profiles import this_machine
 from cluster.profiles.reading import PLANNED, load_profile
 from router.errors import ConfigError
 
@@ -27,12 +29,17 @@ class GpuCount:
     addable: float
     cards: tuple[Cards, ...] = ()
     """Those of both whose type is in the catalogue."""
+    unknown: tuple[str, ...] = ()
+    """The types of the others."""
 
 
 def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
     """Return the profile and why. `gpus` is None without a cluster.
 
     `gpu` if every tier of it has its GPUs, else a plan for the GPUs that there are (`plan:L4:1`).
+
+    Raises:
+        ConfigError: there are GPUs, but none that the profile `gpu` names or the planner knows.
     """
     if gpus is None:
         return "local", "no Ray cluster to ask for GPUs"
@@ -42,8 +49,15 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
         found = f"the cluster's autoscaler can add {gpus.addable:g} GPUs"
     else:
         return "local", "the cluster has no GPU, and no autoscaler config here names any"
+    if not gpus.cards and gpus.unknown and not gpus.addable:
+        raise ConfigError(
+            f"profile: auto: {found}, of no type that the planner knows ({', '.join(gpus.unknown)}): name a profile; "
+            "docs/operations.md says how to plan for another card"
+        )
     if not gpus.cards:
         return "gpu", f"{found}, of no type that the planner knows"
+    if gpus.unknown:
+        found += f" ({', '.join(gpus.unknown)} left out, which the planner does not know)"
     largest = {each.gpu: max(each.nodes) for each in gpus.cards}
     missing = [name for name, tier in load_profile("gpu").tiers.items() if largest.get(tier.gpu or "", 0) < tier.gpus]
     if not missing:
@@ -56,6 +70,19 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
     return f"{PLANNED}{cards}", f"{found}; planned for {cards}, as gpu has no GPU here for {', '.join(missing)}"
 
 
+def name_of_auto() -> tuple[str, str]:
+    """Return what `profile: auto` is here, and why: of the running cluster, or else of a Ray that is started here."""
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    except ConnectionError:
+        node = this_machine.resources(os.environ)
+        return choose_profile(GpuCount(float(node.get("GPU", 0)), 0.0, known_cards([node]), unknown_types([node])))
+    try:
+        return choose_profile(count_gpus())
+    finally:
+        ray.shutdown()
+
+
 def count_gpus() -> GpuCount:
     """Count the GPUs of the cluster that this process is connected to."""
     path = CLUSTER_CONFIG.expanduser()
@@ -63,10 +90,12 @@ def count_gpus() -> GpuCount:
     present = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # With an autoscaler the plan is for what it may add: nodes that it has added are among those present.
     addable = [each for each in addable_nodes(config) if each.get("GPU")]
+    nodes = addable if known_cards(addable) else present
     return GpuCount(
         float(ray.cluster_resources().get("GPU", 0.0)),
         addable_gpus(config),
-        known_cards(addable) or known_cards(present),
+        known_cards(nodes),
+        unknown_types(nodes),
     )
 
 

@@ -42,13 +42,15 @@ def read_profile(name: str) -> dict[str, Any]:
         ConfigError: there is no such profile, it is not a YAML mapping, or no plan fits these GPUs.
     """
     if name.startswith(PLANNED):
-        return dict(yaml.safe_load(render(plan(parse(name.removeprefix(PLANNED))))))
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _HERE / f"{name}.yaml"
-    if not path.is_file():
+        return dict(yaml.safe_load(render(plan(parse(name.removeprefix(PLANNED), where=f"profile {PLANNED}")))))
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name))
+    if name not in shipped_profiles():
         raise ConfigError(
-            f"profile: got {name!r}, allowed are auto, {', '.join(shipped_profiles())} or a path to a .yaml"
+            f"profile: got {name!r}, allowed are auto, {', '.join(shipped_profiles())}, {PLANNED}L4:1 with your GPUs, "
+            "or a path to a .yaml"
         )
-    return read_yaml(path)
+    return read_yaml(_HERE / f"{name}.yaml")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -61,6 +63,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from error
     if not isinstance(raw, dict):

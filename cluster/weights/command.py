@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--models-dir", help="default: MODELS_DIR, else `models` in the repository")
     of_profile = argparse.ArgumentParser(add_help=False, parents=[shared])
-    profile_help = "local, gpu, or the path of a profile's YAML file"
+    profile_help = (
+        "local, gpu, plan:L4:1 with your GPUs, the path of a profile's YAML file, or auto: what is served here"
+    )
     of_profile.add_argument("--profile", required=True, help=profile_help)
     of_profile.add_argument("--only", metavar="MODEL", help="only this model (a large one still needs --large)")
     of_profile.add_argument("--large", action="store_true", help="include the models that the profile marks as large")
@@ -72,8 +74,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _profile(name: str) -> Profile:
+    if name != "auto":
+        return load_profile(name)
+    from cluster.profiles.auto import name_of_auto  # imports Ray
+
+    name, reason = name_of_auto()
+    _print_line(f"profile {name}: {reason}")
+    return load_profile(name)
+
+
 def _seed(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    profile = load_profile(options.profile)
+    profile = _profile(options.profile)
     chosen, skipped = select(profile.models, large=options.large, only=options.only)
     seeder = Seeder(folder, HubAccess.of(env), _print_line)
     failed = []
@@ -91,7 +103,7 @@ def _seed(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> 
 
 
 def _list(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    profile = load_profile(options.profile)
+    profile = _profile(options.profile)
     chosen = set().union(*select(profile.models, large=True, only=options.only))
     _print_line(f"models folder: {folder}\n")
     _print_line(table(row for row in inventory(profile, folder) if row.model in chosen))
@@ -99,7 +111,7 @@ def _list(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> 
 
 
 def _verify(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    profile = load_profile(options.profile)
+    profile = _profile(options.profile)
     chosen, large = select(profile.models, large=options.large, only=options.only)
     chosen += [key for key in large if state_of(folder, key) is not State.MISSING]
     problems = 0
@@ -114,7 +126,7 @@ def _verify(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -
 
 
 def _early_exit(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    target = options.model or _bundled_model(load_profile(options.profile))
+    target = options.model or _bundled_model(_profile(options.profile))
     if not model_path(folder, target).is_dir():
         complete = sorted(path.name for path in folder.glob("*") if is_complete(path))
         raise WeightsError(f"no model {target!r} in {folder}: it has {', '.join(complete) or 'none'}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
+from cluster.profiles.this_machine import name_a100
 from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, read_serve_config
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
@@ -116,6 +118,7 @@ def raise_if_taken(host: str, port: int) -> None:
 def _start_ray(address: str | None) -> None:
     # Only here: Serve's threads call Ray also after `ray.shutdown()`, and Ray would start another instance for them.
     auto_init_hook.enable_auto_connect = False
+    name_a100(os.environ)
     try:
         try:
             ray.init(address=address, namespace=SERVE_NAMESPACE)

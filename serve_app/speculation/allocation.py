@@ -69,11 +69,13 @@ class Group(NamedTuple):
     size: int
     most: int
     """Most draft tokens that they may get: the curve's length."""
+    lookup: bool = False
+    """Their drafts are looked up: that takes no draft iterations."""
 
     @classmethod
-    def of(cls, curve: Curve, size: int) -> Group:
+    def of(cls, curve: Curve, size: int, *, lookup: bool = False) -> Group:
         """Return a group of that many requests."""
-        return cls(curve, size, len(curve.critical))
+        return cls(curve, size, len(curve.critical), lookup)
 
 
 class Fixed(NamedTuple):
@@ -82,6 +84,8 @@ class Fixed(NamedTuple):
     curve: Curve
     size: int
     k: int
+    lookup: bool = False
+    """See `Group`."""
 
 
 class Load(NamedTuple):
@@ -97,7 +101,9 @@ class Allocation(NamedTuple):
     depths: tuple[int, ...]
     """Draft tokens of the requests of each group."""
     depth: int
-    """What the proposer has to draft: the most draft tokens that any request gets."""
+    """The most draft tokens that any request gets."""
+    iterations: int
+    """What the proposer has to draft: the most draft tokens that any request gets that are not looked up."""
     tokens: float
     """Expected batched tokens of the step."""
     output: float
@@ -123,17 +129,21 @@ class Allocator:
             share: share of the requested draft tokens that come (0-1), as in the curves.
         """
         self._groups, self._fixed, self._cost, self._share = groups, load.fixed, cost, share
-        count, requested, least = 0, 0, 0
+        count, requested, least, deepest = 0, 0, 0, 0
         for group in groups:
             count += group.size
         for fixed in load.fixed:
             count += fixed.size
             requested += fixed.size * fixed.k
-            least = max(least, fixed.k)
+            deepest = max(deepest, fixed.k)
+            if not fixed.lookup:
+                least = max(least, fixed.k)
         self._count = count
         self._decode_tokens = count + share * requested
         self._prefill_tokens = load.prefill_tokens
         self._least_depth = least
+        self._deepest_fixed = deepest
+        self._lookups = any(group.lookup for group in groups)
 
     def plain(self) -> Allocation:
         """Return the allocation without drafts for any of the groups."""
@@ -145,31 +155,35 @@ class Allocator:
         """The requests to decide for."""
         return self._groups
 
-    def uniforms(self, step_s: Sequence[float]) -> list[Allocation]:
-        """Return the allocations of one number of draft tokens to each request, from 0 up; there are no fixed requests.
+    def uniforms(self, steps_s: Sequence[tuple[int, float]]) -> list[Allocation]:
+        """Return the allocations of one number of draft tokens to each request, those whose number is fixed included.
 
         Args:
-            step_s: times of these steps, s.
+            steps_s: numbers of draft tokens that no curve is too short for, and times of these steps, s.
         """
-        counts = [group.size for group in self._groups]
-        # By K, as deep as every group may go.
-        logs_by_k = zip(*[group.curve.log_output for group in self._groups], strict=False)
-        outputs_by_k = zip(*[group.curve.output for group in self._groups], strict=False)
-        logs = [sum(map(mul, counts, each)) for each in logs_by_k]
-        outputs = [sum(map(mul, counts, each)) for each in outputs_by_k]
+        curves = [*[(group.curve, group.size) for group in self._groups], *[fixed[:2] for fixed in self._fixed]]
+        counts = [size for _, size in curves]
+        # By K, as deep as every curve goes.
+        logs_by_k = list(zip(*[curve.log_output for curve, _ in curves], strict=False))
+        outputs_by_k = list(zip(*[curve.output for curve, _ in curves], strict=False))
         size, groups = self._count, len(self._groups)
-        return [
-            Allocation(
-                depths=(k,) * groups,
-                depth=k,
-                tokens=size * (1 + k),
-                output=outputs[k],
-                seconds=step_s[k],
-                rate=outputs[k] / step_s[k],
-                score=logs[k] - size * log(step_s[k] / size),
+        all_lookup = all(group.lookup for group in self._groups) and all(fixed.lookup for fixed in self._fixed)
+        alike = []
+        for k, step_s in steps_s:
+            output = sum(map(mul, counts, outputs_by_k[k]))
+            alike.append(
+                Allocation(
+                    depths=(k,) * groups,
+                    depth=k,
+                    iterations=0 if all_lookup else k,
+                    tokens=size * (1 + k),
+                    output=output,
+                    seconds=step_s,
+                    rate=output / step_s,
+                    score=sum(map(mul, counts, logs_by_k[k])) - size * log(step_s / size),
+                )
             )
-            for k in range(len(step_s))
-        ]
+        return alike
 
     def best(self, near: int | None = None) -> Allocation:
         """Return the allocation with the highest score.
@@ -179,7 +193,9 @@ class Allocator:
         (`near`) it is enough to climb. None: try every depth.
         """
         best = self.plain()
-        most = max([group.most for group in self._groups], default=0)
+        if self._lookups:
+            best = max(best, self._at_depth(0), key=_score)
+        most = max([group.most for group in self._groups if not group.lookup], default=0)
         if not most:
             return best
         first = max(1, min(self._least_depth, most))
@@ -215,7 +231,10 @@ class Allocator:
         """Return the allocation at these prices, and how many draft tokens it takes."""
         shared, price = prices
         ratio = shared / price if price else inf
-        depths = [bisect_left(group.curve.critical, ratio, 0, min(depth, group.most)) for group in self._groups]
+        depths = [
+            bisect_left(group.curve.critical, ratio, 0, group.most if group.lookup else min(depth, group.most))
+            for group in self._groups
+        ]
         taken = sum([k * group.size for k, group in zip(depths, self._groups, strict=True)])
         return self._scored(tuple(depths), taken, fixed_s), taken
 
@@ -240,19 +259,23 @@ class Allocator:
         price = self._prices(taken, fixed_s)[1]
         shared = (decode_s - price * decode) / self._count + price
         own = price * self._share
-        most = max(self._least_depth, max(depths, default=0))
+        most = max(self._deepest_fixed, max(depths, default=0))
+        iterations = most
+        if self._lookups or self._deepest_fixed > self._least_depth:
+            drafted = [k for group, k in zip(self._groups, depths, strict=True) if not group.lookup]
+            iterations = max(self._least_depth, max(drafted, default=0))
         charges = [log(shared + own * k) for k in range(most + 1)]
         score = output = 0.0
-        for (curve, count, _), k in zip(self._groups, depths, strict=True):
+        for (curve, count, _, _), k in zip(self._groups, depths, strict=True):
             score += count * (curve.log_output[k] - charges[k])
             output += count * curve.output[k]
-        for curve, count, k in self._fixed:
+        for curve, count, k, _ in self._fixed:
             score += count * (curve.log_output[k] - charges[k])
             output += count * curve.output[k]
         tokens = decode + self._prefill_tokens
         if self._prefill_tokens:
             seconds = self._cost.verify(tokens) + fixed_s
-        return Allocation(depths, most, tokens, output, seconds, output / decode_s, score)
+        return Allocation(depths, most, iterations, tokens, output, seconds, output / decode_s, score)
 
 
 def _score(allocation: Allocation) -> float:

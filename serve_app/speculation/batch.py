@@ -113,8 +113,9 @@ def sort_batch(requests: Sequence[RequestState], prefill_tokens: int, cost: Step
         cost: step times.
         share: share of the requested draft tokens that come (0-1).
     """
+    # A curve belongs to one way of drafting.
     groups: dict[Curve, list[RequestState]] = {}
-    fixed: dict[tuple[Curve, int], int] = {}
+    fixed: dict[tuple[Curve, int, bool], int] = {}
     own_k: list[RequestState] = []
     stopped: list[RequestState] = []
     for request in requests:
@@ -131,7 +132,9 @@ def sort_batch(requests: Sequence[RequestState], prefill_tokens: int, cost: Step
             continue
         else:
             own_k.append(request)
-        fixed[curve, k] = fixed.get((curve, k), 0) + 1
-    load = Load(prefill_tokens, [Fixed(curve, count, k) for (curve, k), count in fixed.items()])
-    allocator = Allocator([Group.of(curve, len(same)) for curve, same in groups.items()], load, cost, share)
+        key = curve, k, request.way.drafts == "ngram"
+        fixed[key] = fixed.get(key, 0) + 1
+    load = Load(prefill_tokens, [Fixed(curve, count, k, lookup) for (curve, k, lookup), count in fixed.items()])
+    sized = [Group.of(curve, len(same), lookup=same[0].way.drafts == "ngram") for curve, same in groups.items()]
+    allocator = Allocator(sized, load, cost, share)
     return Batch(list(groups.values()), own_k, stopped, allocator, len(requests))

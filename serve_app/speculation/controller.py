@@ -99,12 +99,14 @@ class DepthController:
             raise ValueError(f"k_max must be at least 1, got {k_max}")
         self._k_max = k_max
         self._facts = facts = facts or EngineFacts()
+        self._graph_if_alike = facts.graph in ("k_max", "per_k")
         self._exploration_share = settings.exploration_share
         self._step = 0
         self._requests: dict[str, RequestState] = {}
         self._choosers: set[str] = set()  # requests that n-gram lookup drafts for, or may
         self._categories: dict[tuple[str, Drafts], CategoryState] = {}
         self._table = CostTable(facts, k_max)
+        self._costs = self._table.costs  # of the step that is decided
         self._advisor = Advisor()
         self._decisions = {reason: [Decision(k, reason) for k in range(k_max + 1)] for reason in Reason}
         self._by_ngram = {reason: [Decision(k, reason, "ngram") for k in range(k_max + 1)] for reason in Reason}
@@ -115,6 +117,7 @@ class DepthController:
         self._taus_due = 0
         self._requested_tokens = self._drafted_tokens = 0.0
         self._requested_lately = deque([0] * _DRAFT_DELAY)
+        self._decided: dict[str, Decision] = {}  # by the last `decide`, of requests that have not ended since
         self._share = 1.0  # of the requested draft tokens, those that come
 
     def add(self, request_id: str, spec: SpecParams, category: str, *, seeded: bool = False) -> None:
@@ -161,6 +164,10 @@ class DepthController:
         """Forget a request that has ended; unknown ones are no error."""
         self._requests.pop(request_id, None)
         self._choosers.discard(request_id)
+        last = self._decided.pop(request_id, None)
+        if last is not None:
+            # Its last drafts never come: that it ended says nothing of how often drafts come.
+            self._requested_lately[-1] -= last.k
 
     def tau(self, request_id: str) -> float | None:
         """Return the acceptance rate (0-1) below which this request stops drafting now; None: there is none."""
@@ -194,18 +201,19 @@ class DepthController:
         if step >= self._taus_due:
             self._taus_due = step + _TAU_STEPS
             self._learn_taus(len(known))
-        mixed = self._table.costs.mixed
+        self._costs = self._table.costs
         if self._choosers:
             self._choose(known)
             if all(request.way.drafts == "ngram" for request in known):
-                # Lookups cost no draft iterations.
-                mixed = mixed._replace(drafts_s=(0.0,) * (self._k_max + 1))
-        batch = sort_batch(known, prefill_tokens, mixed, self._share)
+                self._costs = self._table.costs.of_lookups()
+        batch = sort_batch(known, prefill_tokens, self._costs.mixed, self._share)
         best = batch.allocator.best(None if step % _SEARCH_STEPS == 1 else self._depth)
-        self._depth = best.depth
+        self._depth = best.iterations
         uniforms = self._uniforms(batch, prefill_tokens)
-        none = uniforms[0] if uniforms else batch.allocator.plain()
+        none = uniforms[0] if uniforms and not uniforms[0].depth else batch.allocator.plain()
         if uniforms:
+            if none is not uniforms[0]:
+                none = self._corrected(none, batch)
             best = max([*uniforms, self._corrected(best, batch)], key=_score)
         if best.score <= none.score:
             best = none
@@ -228,6 +236,7 @@ class DepthController:
                     request.requested = decision.k
                     decided[request.id] = self._by_ngram[decision.reason][decision.k]
         self._allowance = self._allowance.earned(taken.seconds, self._exploration_share)
+        self._decided = decided.copy()
         self._requested_lately.append(sum([decision.k for decision in decided.values()]))
         self._requested_tokens = self._requested_tokens * _SHARE_KEEP + self._requested_lately.popleft()
         return decided
@@ -295,25 +304,46 @@ class DepthController:
 
     def _learn_taus(self, size: int) -> None:
         """Learn for each category the acceptance at which drafts neither gain nor lose time in a batch of that size."""
-        times_s = [self._table.costs.alike_s(size, k) for k in range(self._k_max + 1)]
-        for state in self._categories.values():
-            state.tau = break_even(times_s, state.curve(state.level, 0.0, self._share).output)
+        costs = self._table.costs
+        times_s: dict[str, list[float]] = {
+            drafts: [each.alike_s(size, k) for k in range(self._k_max + 1)]
+            for drafts, each in (("own", costs), ("ngram", costs.of_lookups()))
+        }
+        for (_, drafts), state in self._categories.items():
+            state.tau = break_even(times_s[drafts], state.curve(state.level, 0.0, self._share).output)
 
     def _uniforms(self, batch: Batch, prefill_tokens: int) -> list[Allocation]:
-        """Return the allocations of one number of draft tokens to all, from 0 up; none where that brings no graph."""
-        if self._facts.graph not in ("k_max", "per_k") or batch.stopped or batch.fixed or prefill_tokens:
+        """Return the allocations of one number of draft tokens to all, from 0 up; none where that brings no graph.
+
+        Where requests may not draft as the others do, it is their number only, or none.
+        """
+        if prefill_tokens:
             return []
-        costs, size = self._table.costs, batch.size
-        most = min([group.most for group in batch.allocator.groups])
-        if size == 1 or self._share > _MOST_COME:
-            return batch.allocator.uniforms([costs.alike_s(size, k) for k in range(most + 1)])
+        groups = batch.allocator.groups
+        chosen = {request.k or 0 for request in batch.fixed}
+        if batch.stopped:
+            chosen.add(0)
+        if not chosen:
+            depths = range(1 + min([group.most for group in groups]))
+        elif len(chosen) == 1 and all(group.most >= max(chosen) for group in groups):
+            depths = range(max(chosen), max(chosen) + 1)  # the others may do as these must
+        else:
+            return []
+        return batch.allocator.uniforms([(k, self._alike_s(batch.size, k)) for k in depths])
+
+    def _alike_s(self, size: int, k: int) -> float:
+        """Return the time of a step for which each of `size` requests gets k draft tokens."""
+        costs = self._costs
+        if not k or size == 1 or self._share > _MOST_COME:
+            return costs.alike_s(size, k)
+        if not self._graph_if_alike:
+            return costs.mixed_s(size * (1 + self._share * k), k)
         # Drafts often fail to come, so requests do not verify the same number.
-        drafting_s = [costs.step_s(size * (1 + k), k, captured=False) for k in range(1, most + 1)]
-        return batch.allocator.uniforms([costs.alike_s(size, 0), *drafting_s])
+        return costs.step_s(size * (1 + k), k, captured=False)
 
     def _corrected(self, allocation: Allocation, batch: Batch) -> Allocation:
         """Return the allocation with the time that such steps were measured to take."""
-        seconds = self._table.costs.step_s(allocation.tokens, allocation.depth, captured=False)
+        seconds = self._costs.mixed_s(allocation.tokens, allocation.iterations)
         return allocation._replace(
             seconds=seconds,
             rate=allocation.output / seconds,
@@ -322,11 +352,11 @@ class DepthController:
 
     def _trial(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
         """Return what to try instead of the best allocation, to find out what its graph saves. Charges the loss."""
-        if not uniforms:
+        if not uniforms or not self._graph_if_alike:
             return None
         trial, allowed_s = None, self._allowance.seconds
         if not self._table.graph_is_known:
-            trial = graph_trial(uniforms, best, size, self._table.costs, allowed_s)
+            trial = graph_trial(uniforms, best, size, self._costs, allowed_s)
         if trial is None and not best.depth:
             trial = near_trial(uniforms)
         if trial is None or lost_s(trial, best.rate) > allowed_s:
@@ -343,7 +373,7 @@ class DepthController:
         if none.depth or self._plain.due > self._step:
             return False
         captured = self._facts.captured(0, none.tokens, self._k_max)
-        if self._table.is_known(self._table.costs.key(none.tokens, 0, captured)):
+        if self._table.is_known(self._costs.key(none.tokens, 0, captured)):
             return False
         lost = lost_s(none, best.rate)
         if lost > self._allowance.seconds:
@@ -396,12 +426,12 @@ class DepthController:
     ) -> Allocation:
         """Probe as many of the requests as the allowance covers, those that waited longest first; return the allocation
         with them."""
-        allowed_s, mixed = self._allowance.seconds, self._table.costs.mixed
-        probes = affordable_probes(len(due), tokens, taken, mixed, allowed_s)
+        allowed_s, step_s = self._allowance.seconds, self._costs.mixed_s
+        probes = affordable_probes(len(due), tokens, taken, step_s, allowed_s)
         if not probes.requests and tokens > 1:
             # With a costly draft the allowance may never cover that many tokens.
-            probes = affordable_probes(len(due), 1, taken, mixed, allowed_s)
-        if len(uniforms) > 1 and not taken.depth:
+            probes = affordable_probes(len(due), 1, taken, step_s, allowed_s)
+        if self._graph_if_alike and len(uniforms) > 1 and not taken.depth:
             # In a graph it may be cheaper to probe all.
             alike = min(uniforms[1:], key=lambda each: lost_s(each, taken.rate))
             all_s = max(0.0, lost_s(alike, taken.rate))
@@ -424,6 +454,7 @@ class DepthController:
             decided[request.id] = self._decisions[Reason.PROBE][k]
         return taken._replace(
             depth=max(taken.depth, probes.tokens),
+            iterations=max(taken.iterations, probes.tokens),
             tokens=taken.tokens + probes.requests * probes.tokens,
             seconds=taken.seconds + probes.lost_s,
         )

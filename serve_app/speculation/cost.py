@@ -19,9 +19,9 @@ A unit is the time of the cheapest cell.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import hypot, log, log2, sqrt
+from math import ceil, hypot, log, log2, sqrt
 from typing import Final, NamedTuple
 
 from serve_app.speculation.cost_curve import Point, StepCost, VerifyCurve, convex_fit, verify_curve
@@ -129,6 +129,8 @@ class Costs:
     """Of other steps."""
     corrections: dict[Key, float] = field(default_factory=dict)
     """By cell: what measured steps took more than the model says, s."""
+    lookups: bool = False
+    """Whether only n-gram lookup drafts, which takes no draft iterations."""
     _steps_s: dict[tuple[float, int, bool], float] = field(default_factory=dict)
     """Answers of `step_s`."""
 
@@ -142,9 +144,16 @@ class Costs:
         """Times of steps in which requests verify different numbers of draft tokens."""
         return self.in_graph if self.facts.graph == "any" else self.piecewise
 
+    def of_lookups(self) -> Costs:
+        """Return the same for steps in which only n-gram lookup drafts."""
+        free = (0.0,) * (self.k_max + 1)
+        in_graph, piecewise = self.in_graph._replace(drafts_s=free), self.piecewise._replace(drafts_s=free)
+        return replace(self, in_graph=in_graph, piecewise=piecewise, lookups=True, _steps_s={})
+
     def key(self, tokens: float, depth: int, captured: bool) -> Key:
         """Return the key of the cell of such a step."""
-        return Key.of(captured, 0 if self.apart else self.facts.iterations(depth, self.k_max), tokens)
+        alone = self.apart or self.lookups
+        return Key.of(captured, 0 if alone else self.facts.iterations(depth, self.k_max), tokens)
 
     def step_s(self, tokens: float, depth: int, captured: bool) -> float:
         """Return the time of a step, s.
@@ -161,6 +170,10 @@ class Costs:
             seconds = verify_s + self.in_graph.draft(depth) + correction_s
             self._steps_s[tokens, depth, captured] = seconds
         return seconds
+
+    def mixed_s(self, tokens: float, depth: int) -> float:
+        """Return the time of a step in which requests verify different numbers of draft tokens, s; see `step_s`."""
+        return self.step_s(tokens, depth, self.facts.captured(None, tokens, self.k_max))
 
     def alike_s(self, size: int, k: int) -> float:
         """Return the time of a step in which each of `size` requests verifies k draft tokens, and no prompt is read."""
@@ -449,4 +462,4 @@ def _bucket(tokens: float) -> int:
     """Return the index of the cells of about that many tokens."""
     if tokens <= _EXACT_TOKENS:
         return round(tokens)
-    return _EXACT_TOKENS + 1 + int(4 * log2(tokens / _EXACT_TOKENS))
+    return _EXACT_TOKENS + ceil(4 * log2(tokens / _EXACT_TOKENS))

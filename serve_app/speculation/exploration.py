@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from math import log
 from typing import Final, NamedTuple
 
 from serve_app.speculation.allocation import Allocation
 from serve_app.speculation.cost import Costs
-from serve_app.speculation.cost_curve import StepCost
 
 FIRST_INTERVAL_STEPS: Final = 8
 """Fewest steps between two probes of a request."""
@@ -98,6 +98,10 @@ def near_trial(uniforms: Sequence[Allocation]) -> Allocation | None:
     return near if near is not None and lost_s(near, uniforms[0].rate) <= _NEAR * uniforms[0].seconds else None
 
 
+StepTimes = Callable[[float, int], float]
+"""From batched tokens and the deepest draft to the time of a step of requests that verify different numbers, s."""
+
+
 class Probes(NamedTuple):
     """Probes that a step may carry."""
 
@@ -112,20 +116,17 @@ class Probes(NamedTuple):
 NO_PROBES = Probes(0, 0, 0.0)
 
 
-def affordable_probes(requested: int, tokens: int, decided: Allocation, cost: StepCost, allowed_s: float) -> Probes:
+def affordable_probes(requested: int, tokens: int, decided: Allocation, step_s: StepTimes, allowed_s: float) -> Probes:
     """Return as many of the requested probes of `tokens` draft tokens as the allowed time covers.
 
     All requests of the step share the draft work of a depth. So with a costly draft nothing is affordable for a while,
-    and then many requests are probed together.
+    and then many requests are probed together. Also, a graph may cover the step as decided, and none the step with
+    probes.
     """
-    fixed = cost.draft(max(decided.depth, tokens)) - cost.draft(decided.depth)
-    # A graph may cover the step as decided, and none the step with probes.
-    fixed += max(0.0, cost.verify(decided.tokens) + cost.draft(decided.depth) - decided.seconds)
-    each = (cost.verify(decided.tokens + requested * tokens) - cost.verify(decided.tokens)) / requested
-    if fixed + requested * each <= allowed_s:
-        return Probes(requested, tokens, fixed + requested * each)
-    if fixed + each > allowed_s:
-        return NO_PROBES
-    # Not all fit, so each costs something.
-    count = min(requested, int((allowed_s - fixed) / each))
-    return Probes(count, tokens, fixed + count * each)
+    depth = max(decided.iterations, tokens)
+
+    def lost(count: int) -> float:
+        return max(0.0, step_s(decided.tokens + count * tokens, depth) - decided.seconds)
+
+    count = requested if lost(requested) <= allowed_s else bisect_right(range(1, requested), allowed_s, key=lost)
+    return Probes(count, tokens, lost(count)) if count else NO_PROBES

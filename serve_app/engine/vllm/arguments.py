@@ -10,6 +10,8 @@ from typing import Any, Final, Literal
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
+from cluster.catalogue.memory import default_utilization
+from cluster.catalogue.types import catalogue
 from router.registry import ChainEntry, Runner, Speculation, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm import ngram_lookup
@@ -21,6 +23,8 @@ from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 
 _SCHEDULER: Final = "serve_app.engine.vllm.scheduler.DepthScheduler"
+_BLACKWELL: Final = 10
+"""Compute capability of B200, major."""
 _SEQUENCES_A_REQUEST: Final = 4
 """Sequences that a request may have on average (`n`, and several prompts in one request). vLLM answers 503 to more than
 this many times `max_ongoing_requests`; without a bound it would queue them all."""
@@ -48,7 +52,7 @@ def engine_args(
         "quantization": entry.quantization,
         "tensor_parallel_size": tier.tensor_parallel,
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
-        **_hardware(tier),
+        **_hardware(tier, entry),
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
     }
     worker = _worker(tier, speculation, runner)
@@ -79,17 +83,23 @@ def server_namespace(args: AsyncEngineArgs, entry: ChainEntry) -> argparse.Names
     return argparse.Namespace(**(vars(FrontendArgs()) | vars(args) | server_args(entry)))
 
 
-def _hardware(tier: Tier) -> dict[str, Any]:
+def _hardware(tier: Tier, entry: ChainEntry) -> dict[str, Any]:
     """Return what a tier's hardware decides. An entry's `engine_args` may say otherwise."""
     if tier.gpu is None:
         return {}
+    gpu = catalogue().gpus.get(tier.gpu)
+    jit = gpu is not None and int(gpu.capability) == _BLACKWELL and "attention_config" not in entry.engine_args
     return {
         # Workers in processes of vLLM's own, never Ray's actors: Ray gave this replica its GPUs.
         "distributed_executor_backend": "mp" if tier.tensor_parallel > 1 else "uni",
         # vLLM's default is up to 1024; buffers for logits and CUDA graphs grow with it.
         "max_num_seqs": tier.max_ongoing_requests,
-        # Planned profiles say a little less, for the CUDA contexts (`cluster/catalogue/memory.py: utilization`).
-        **({"gpu_memory_utilization": tier.gpus} if tier.gpus < 1 else {}),
+        # Less than the share, as each neighbour's CUDA context lies outside: with the shares themselves the last engine
+        # on a full card would not start.
+        **({"gpu_memory_utilization": default_utilization(tier)} if tier.gpus < 1 else {}),
+        # On these cards vLLM prefers FlashInfer's attention, which runs nvcc, and asks nobody whether there is one
+        # (platforms/cuda.py:153-166). This is its next choice.
+        **({"attention_backend": "FLASH_ATTN"} if jit else {}),
     }
 
 
@@ -104,10 +114,14 @@ def _worker(tier: Tier, speculation: Speculation | None, runner: Runner) -> str 
 
 
 def _says_sizes(arguments: Mapping[str, Any]) -> bool:
-    """Return whether the entry itself says which steps have CUDA graphs, or that none has one."""
+    """Return whether the entry itself says which steps have CUDA graphs, or that none has one.
+
+    vLLM's optimization levels 0 and 1 have none for whole steps (config/vllm.py:261, 282).
+    """
     compilation = arguments.get("compilation_config") or {}
     said = {"cudagraph_capture_sizes", "max_cudagraph_capture_size", "cudagraph_mode"}
-    return bool(arguments.get("enforce_eager") or said & {*arguments, *compilation})
+    no_whole_steps = arguments.get("enforce_eager") or arguments.get("optimization_level") in (0, 1)
+    return bool(no_whole_steps or said & {*arguments, *compilation})
 
 
 def _facts(tier: Tier, speculation: Speculation, arguments: Mapping[str, Any], runner: Runner) -> EngineFacts:
@@ -115,9 +129,10 @@ def _facts(tier: Tier, speculation: Speculation, arguments: Mapping[str, Any], r
 
     On V2 those of each depth (`decode_graphs.py`), on V1 those in which all requests verify `k_max` drafts. For an
     entry that says its own graph mode or sizes none is assumed: the controller then learns what steps take without
-    that help. The kernels of `ngram_gpu` make `k_max` drafts whatever was asked for.
+    that help. The kernels of `ngram_gpu` make `k_max` drafts whatever was asked for; so does a P-EAGLE head, in one
+    pass.
     """
-    draft: Literal["depth", "k_max"] = "k_max" if speculation.method == "ngram_gpu" else "depth"
+    draft: Literal["depth", "k_max"] = "k_max" if speculation.method in ("ngram_gpu", "p_eagle") else "depth"
     if tier.gpu is None or _says_sizes(arguments):
         return EngineFacts(draft=draft)
     return EngineFacts(graph="per_k" if runner == "v2" else "k_max", graph_tokens=MOST_TOKENS, draft=draft)

@@ -174,6 +174,8 @@ def _problems(config: Any, entry: ChainEntry, runner: Runner, on_gpu: bool) -> I
     for key, value, allowed in (
         ("pipeline_parallel_size", parallel.pipeline_parallel_size, 1),
         ("data_parallel_size", parallel.data_parallel_size, 1),
+        ("decode_context_parallel_size", parallel.decode_context_parallel_size, 1),
+        ("prefill_context_parallel_size", parallel.prefill_context_parallel_size, 1),
         ("enable_dbo", parallel.use_ubatching, False),
         ("parallel_drafting (a P-EAGLE head)", runner == "v2" and vllms.parallel_drafting, False),
         ("enable_adaptive_verification", vllms.enable_adaptive_verification, False),

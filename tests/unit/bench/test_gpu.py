@@ -53,6 +53,15 @@ def test_entries_that_are_none_are_refused_with_those_that_there_are(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_ray_it_says_before_it_measures_how_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.gpu.find_spec", lambda name: None)
+    assert main(["--profile", "local"]) == 2
+    assert capsys.readouterr().err.endswith("give --engines-only\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_for_the_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     assert refusal(capsys, "--json", str(tmp_path / "out")) == (

@@ -123,11 +123,23 @@ def test_every_key_of_both_sides_is_kept_and_the_override_wins(base: dict[str, A
             assert merged[key] == value
 
 
-@pytest.mark.parametrize("name", ["cloud", "missing.yaml", ""])
+@pytest.mark.parametrize("name", ["cloud", "PLAN:L4:1", "../catalogue/gpus", ""])
 def test_an_unknown_profile_names_what_is_allowed(name: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_profile(name)
-    assert str(error.value) == f"profile: got {name!r}, allowed are auto, gpu, local or a path to a .yaml"
+    assert str(error.value) == (
+        f"profile: got {name!r}, allowed are auto, gpu, local, plan:L4:1 with your GPUs, or a path to a .yaml"
+    )
+
+
+def test_a_profile_that_is_no_file_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"^missing.yaml: cannot be read: No such file or directory$"):
+        load_profile("missing.yaml")
+
+
+def test_a_wrong_plan_is_an_error_of_the_profile() -> None:
+    with pytest.raises(ConfigError, match=r"^profile plan:: unknown RTX4090; allowed are L4, "):
+        load_profile("plan:RTX4090:2")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +153,14 @@ def test_a_file_without_a_mapping_is_named(content: str, message: str, tmp_path:
         read_yaml(path)
     assert str(error.value).startswith(f"{path}: ")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["a: é".encode("latin-1"), "a: 1".encode("utf-16")])
+def test_a_file_in_another_encoding_is_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)  # as another editor, or `>` in PowerShell, writes it
+    with pytest.raises(ConfigError, match=r"mine.yaml: is not UTF-8: "):
+        read_yaml(path)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -37,6 +37,20 @@ def test_the_shipped_file_is_valid_with_both_profiles(capsys: pytest.CaptureFixt
     assert "valid with profile gpu" in out
 
 
+def test_a_profile_that_was_written_is_checked_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    assert main(["profile", "--gpus", "L4:1", "--output", str(path)]) == 0
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: a valid profile\n"
+    written = path.read_text()
+    path.write_text(written.replace("max_model_len: 8192", "max_model_len: 32768", 1))
+    assert main(["check", str(path)]) == 0
+    assert "warning: tiers.eco.chain, entry 'ngram' on 0.12 x L4: needs " in capsys.readouterr().out
+    path.write_text(written.replace("gpus: 0.12", "gpus: 1.2"))
+    assert main(["check", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: tiers.eco: gpus 1.2 must be a whole number")
+
+
 def test_only_a_named_profile_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = serve_config(tmp_path, {"profile": "gpu"})
     assert main(["check", path]) == 0

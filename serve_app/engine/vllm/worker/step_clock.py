@@ -99,8 +99,12 @@ class StepClock:
 
     def begin(self) -> None:
         """Mark the step's begin. Its first work waits for the drafting of the step before, which is not in it then."""
+        if self._began is not None and self._sampled is None:
+            # The step before had no tokens: vLLM has sampled nothing, and has taken no output.
+            self._ended = self._began
+        else:
+            self._before, self._drafted = self._drafted, None
         self._began, self._sampled = self._mark(), None
-        self._before, self._drafted = self._drafted, None
         self._ended_before = self._ended
 
     def sampled(self) -> None:
@@ -120,10 +124,7 @@ class StepClock:
 
     def take(self) -> Marks | None:
         """Return the marks of the step; None: it ran no model."""
-        if self._began is None:
-            return None
-        if self._sampled is None:
-            self._ended = self._began
+        if self._began is None or self._sampled is None:
             return None
         marks = Marks(self._began, self._sampled, self._before, self._ended_before)
         self._began = None

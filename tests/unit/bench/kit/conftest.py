@@ -14,7 +14,7 @@ import pytest
 from bench.engine.engines import EngineGoneError, EngineProcess
 from bench.kit.plan import Engine, Measurement, Models
 from bench.kit.results import Results
-from bench.kit.run import Run
+from bench.kit.run import AGAIN, Run
 from cluster.profiles.reading import load_profile, merge
 from router.registry import Profile
 
@@ -40,6 +40,8 @@ class Pretended:
     other_s: float = 5.0
     broken: tuple[str, ...] = ()
     """Roles whose engines end while they start."""
+    fault: tuple[str, str, Exception] | None = None
+    """What goes wrong in such measurements of engines of a role: (role, begin of the measurement's key, error)."""
     now_s: float = 0.0
     started: list[str] = field(default_factory=list)
     emptied: list[bool] = field(default_factory=list)
@@ -66,8 +68,11 @@ class Pretended:
             raise EngineGoneError(
                 "the engine is gone:\nINFO: loading\ntorch.OutOfMemoryError: CUDA out of memory.\nBye."
             )
+        if self.fault is not None and engine.role == self.fault[0] and what.key.startswith(self.fault[1]):
+            raise self.fault[2]
         self.up = True
-        self.done.append(f"{engine.label} {engine.role} {what.key}")
+        if what != AGAIN:
+            self.done.append(f"{engine.label} {engine.role} {what.key}")
         return {}
 
     def run(self, path: Path, minutes: float) -> Run:

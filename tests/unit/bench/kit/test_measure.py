@@ -127,6 +127,21 @@ def test_drafted_answers_are_compared_with_those_of_the_same_entry_without_specu
         assert compared["agreed_prefix"] == pytest.approx(2 / 3)
 
 
+def test_what_cannot_be_compared_is_no_reason_to_start_an_engine(profile: Profile, tmp_path: Path) -> None:
+    off, drafts, _ = engines_of(profile, ALL_THERE, 1)[:3]
+    measure = measurer(tmp_path, [off, drafts])
+    answers, load = Measurement("answers", "K=1"), Measurement("load", "K=1", 8)
+    assert not measure.hopeless(drafts, answers)
+    measure.results.fail(off, "out of memory")
+    assert measure.hopeless(drafts, answers)
+    assert not measure.hopeless(drafts, load)
+    assert not measure.hopeless(off, Measurement("answers", "off"))
+    impossible = replace(measure, references={drafts.key: replace(off, impossible="no weights")})
+    measure.results.forget_failures()
+    assert impossible.hopeless(drafts, answers)
+    assert not measure.hopeless(drafts, answers)
+
+
 def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, tmp_path: Path) -> None:
     engine = engines_of(profile, ALL_THERE, 1)[0]  # of 2,048 tokens
     made_up = replace(engine, dummy=("m",))
@@ -135,6 +150,13 @@ def test_prompts_that_might_not_fit_the_context_are_not_sent(profile: Profile, t
         process = FakeProcess([1, 2, 3])
         measure(process, each, Measurement("answers", "off"), 60)  # type: ignore[arg-type]
         assert {len(ask.prompt) for ask in process.asks} == sent
+
+
+def test_an_entry_whose_context_is_too_short_for_any_prompt_says_so(profile: Profile, tmp_path: Path) -> None:
+    engine = engines_of(profile, ALL_THERE, 1)[0]
+    engine = replace(engine, entry=engine.entry.model_copy(update={"max_model_len": 64}))
+    with pytest.raises(ValueError, match="max_model_len is 64: no prompt fits for sure"):
+        measurer(tmp_path, [engine])(FakeProcess([1]), engine, Measurement("start", "empty"), 60)  # type: ignore[arg-type]
 
 
 def test_acceptance_is_counted_by_category_at_the_greatest_depth(profile: Profile, tmp_path: Path) -> None:
@@ -177,6 +199,8 @@ def test_cards_are_read_as_the_driver_names_them() -> None:
     cards = parse_cards(2 * line)
     assert (cards.name, cards.count, cards.memory_gib, cards.driver) == ("NVIDIA H100 80GB HBM3", 2, 79.6, "580.159")
     assert parse_cards("") == NO_CARDS
+    shared = parse_cards("NVIDIA GB10, [N/A], 580.95, [N/A]\n")
+    assert (shared.name, shared.count, shared.memory_gib) == ("NVIDIA GB10", 1, 0.0)
 
 
 def model(folder: Path, weights: bool = True, **config: Any) -> None:
@@ -268,6 +292,44 @@ def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
     assert "weights of smollm2-135m-instruct-early-exit-4" in text
     assert main(command) == 0
     assert len(started) == 4
+
+
+def test_after_an_interrupt_the_table_has_what_was_measured_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = 3
+
+    class Interrupted(FakeProcess):
+        """Somebody presses Ctrl-C while the fourth answer is under way."""
+
+        def ask(self, asks: list[Ask], **more: Any) -> Batch:
+            nonlocal answers
+            answers -= 1
+            if answers < 0:
+                raise KeyboardInterrupt
+            return super().ask(asks, **more)
+
+    @contextmanager
+    def pretended(*_: Any, **__: Any) -> Iterator[FakeProcess]:
+        yield Interrupted([1, 2, 3])
+
+    monkeypatch.setattr("bench.gpu.engine_process", pretended)
+    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
+    model(tmp_path / "models" / "smollm2-135m-instruct")
+    command = ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
+    assert main(command) == 130
+    text = (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert "Not finished: " in text
+    assert "## Speed by depth and load" in text
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(f"interrupted: {tmp_path / 'card.md'} has what was measured, and the same command goes on")
+    )
+    answers = 1000
+    assert main(command) == 0
+    assert "Not finished" not in (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_the_kit_imports_neither_ray_nor_vllm() -> None:

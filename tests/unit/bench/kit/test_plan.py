@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bench.kit.plan import Engine, Models, depths, engines_of
+import pytest
+
+from bench.kit.plan import Engine, Models, batches, depths, engines_of
 from cluster.profiles.reading import load_profile
 from router.registry import Profile
 from tests.unit.bench.kit.conftest import ALL_THERE
@@ -46,10 +48,30 @@ def test_a_drafting_engine_answers_at_no_one_all_and_mixed_drafts_and_works_at_e
     assert "acceptance K=5" in keys(drafts)
 
 
+@pytest.mark.parametrize(
+    ("tier", "engine_args", "expected"),
+    [(64, {}, [1, 8, 32]), (16, {}, [1, 8, 16]), (64, {"max_num_seqs": 4}, [1, 4]), (6, {"max_num_seqs": 9}, [1, 6])],
+)
+def test_no_more_requests_are_measured_at_a_time_than_an_engine_takes(
+    tier: int, engine_args: dict[str, int], expected: list[int], profile: Profile
+) -> None:
+    eco = profile.tiers["eco"]
+    [entry] = [entry for entry in eco.chain if entry.name == "ngram"]
+    entry = entry.model_copy(update={"engine_args": engine_args})
+    assert batches(eco.model_copy(update={"max_ongoing_requests": tier}), entry) == expected
+
+
 def test_engines_see_every_prompt_for_the_first_time(profile: Profile) -> None:
     assert {engine.entry.engine_args["enable_prefix_caching"] for engine in engines_of(profile, ALL_THERE, 1)} == {
         False
     }
+
+
+def test_the_thoughts_of_a_thinking_model_are_measured_too(profile: Profile) -> None:
+    text = profile.model_dump_json().replace('"engine_args":{', '"engine_args":{"reasoning_parser":"qwen3",')
+    thinking = Profile.model_validate_json(text)
+    assert thinking.tiers["eco"].chain[0].engine_args["reasoning_parser"] == "qwen3"
+    assert all("reasoning_parser" not in engine.entry.engine_args for engine in engines_of(thinking, ALL_THERE, 1))
 
 
 def test_deep_drafts_are_measured_at_some_depths_only() -> None:

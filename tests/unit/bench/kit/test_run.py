@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.kit.plan import engines_of
+from bench.engine.engines import EngineProcess, RefusedError
+from bench.kit.plan import Engine, Measurement, engines_of
 from bench.kit.results import OtherRunError, Results
-from bench.kit.run import reason_in
+from bench.kit.run import AGAIN, reason_in
 from bench.kit.table import reason_rows
 from router.errors import ConfigError
 from router.registry import Profile
@@ -43,6 +45,25 @@ def test_several_short_runs_measure_what_one_long_run_does_each_within_its_minut
     assert sorted(done) == sorted(long.done)
 
 
+def test_an_engine_that_is_started_for_the_rest_answers_once_before_it_is_measured(
+    profile: Profile, tmp_path: Path
+) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)[:1]
+    Pretended(other_s=50).run(tmp_path / "r.json", minutes=3).engines(engines)
+    later, asked = Pretended(), []
+    run = later.run(tmp_path / "r.json", minutes=60)
+
+    def measure(process: EngineProcess, engine: Engine, what: Measurement, limit_s: float) -> dict[str, Any]:
+        asked.append(what)
+        return later.measure(process, engine, what, limit_s)
+
+    run.measure = measure
+    assert run.engines(engines) == 0
+    assert asked[0] == AGAIN
+    assert run.results.get(engines[0], AGAIN) is None
+    assert all(run.results.get(engines[0], what) for what in asked[1:])
+
+
 def test_nothing_is_begun_that_is_not_expected_to_end_in_time(profile: Profile, tmp_path: Path) -> None:
     pretended = Pretended()
     engines = engines_of(profile, ALL_THERE, 1)
@@ -73,6 +94,37 @@ def test_an_engine_that_fails_leaves_its_reason_and_the_others_go_on(profile: Pr
     assert any(done.startswith("performance/early-exit drafts load") for done in pretended.done)
     again = Pretended()
     again.run(tmp_path / "r.json", minutes=60).engines(engines)
+    assert again.started == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (IndexError("list index out of range"), "IndexError: list index out of range"),
+        (RefusedError("prompt_too_long", 400, False, "the prompt has 9 tokens"), "the prompt has 9 tokens"),
+    ],
+)
+def test_whatever_fails_in_a_measurement_is_the_engines_reason_and_the_others_go_on(
+    error: Exception, reason: str, profile: Profile, tmp_path: Path
+) -> None:
+    engines, pretended = engines_of(profile, ALL_THERE, 1), Pretended(fault=("drafts", "load K=5", error))
+    run = pretended.run(tmp_path / "r.json", minutes=60)
+    assert run.engines(engines) == 0  # the next run has nothing to go on with
+    assert [row["reason"] for row in reason_rows(run.results)] == [reason]
+    assert pretended.done.count("eco/ngram drafts answers mixed") == 1  # what came before it stays
+    assert pretended.done.count("eco/ngram off start warm") == 1
+
+
+def test_an_engine_is_not_started_for_what_is_hopeless(profile: Profile, tmp_path: Path) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    first = Pretended().run(tmp_path / "r.json", minutes=60)
+    first.hopeless = lambda engine, what: what.kind == "answers" and engine.role == "drafts"
+    assert first.engines(engines) == first.left(engines) == 0
+    again = Pretended()
+    run = again.run(tmp_path / "r.json", minutes=60)
+    assert run.left(engines) == 8  # answers of two engines at four settings
+    run.hopeless = first.hopeless
+    assert run.engines(engines) == run.left(engines) == 0
     assert again.started == []
 
 
@@ -135,6 +187,14 @@ def test_a_file_that_is_no_result_is_refused_and_kept(content: bytes, expected: 
     with pytest.raises(ConfigError, match=re.escape(f"got {path}, which is no result of this command: {expected}")):
         Results.read(path, dict(MACHINE), MADE_BY, "local")
     assert path.read_bytes() == content
+
+
+def test_each_figure_says_when_and_by_which_commit_it_was_measured(profile: Profile, tmp_path: Path) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    run = Pretended().run(tmp_path / "r.json", minutes=60)
+    run.engines(engines)
+    figures = run.results.of(engines[0])["measured"].values()
+    assert {(figure["date"], figure["git"]) for figure in figures} == {(MADE_BY["date"], MADE_BY["git"])}
 
 
 def test_a_finished_file_is_a_result(profile: Profile, tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ def test_provenance_names_command_machine_date_versions_and_commit() -> None:
     assert "python" in made_by["versions"]
 
 
+def test_where_there_is_no_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert provenance()["git"] == "no commit"
+
+
 def test_json_holds_the_results_and_their_provenance(tmp_path: Path) -> None:
     path = tmp_path / "new" / "result.json"
     write_json(path, {"tokens_per_s": 3.0}, {"git": "abc"})

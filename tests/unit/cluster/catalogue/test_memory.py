@@ -147,7 +147,7 @@ def test_an_eager_engine_captures_no_graphs() -> None:
 def test_a_tier_may_use_what_its_gpu_memory_utilization_allows() -> None:
     assert budget().allowed == pytest.approx(0.92 * 21.95)
     assert budget(engine_args={"gpu_memory_utilization": 0.5}).allowed == pytest.approx(0.5 * 21.95)
-    assert budget(gpus=0.4).allowed == pytest.approx(0.4 * 21.95)
+    assert budget(gpus=0.4).allowed == pytest.approx(0.381 * 21.95)  # less the CUDA context
 
 
 @pytest.mark.parametrize(("gpu", "target"), [("T4", "llama-3.1-8b-instruct-w4a16"), ("L4", "my-own-model")])

@@ -32,11 +32,22 @@ def test_the_shipped_profiles_have_no_problems(name: str) -> None:
 
 
 def test_an_engine_may_not_use_more_of_a_card_than_its_tiers_share() -> None:
-    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.48}) == []
-    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.6}) == [
-        ENTRY + "engine_args.gpu_memory_utilization: got 0.6, must be at most the tier's share of a card (gpus: 0.5), "
-        "as others have the rest"
+    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.49}) == []
+    assert problems(gpus=0.5, engine_args={"gpu_memory_utilization": 0.5}) == [
+        ENTRY + "engine_args.gpu_memory_utilization: got 0.5, must be at most 0.492, the tier's share of a card (gpus: "
+        "0.5) less its CUDA context, as others have the rest"
     ]
+
+
+def test_a_batch_that_is_too_small_for_the_drafts_is_named() -> None:
+    few = {"max_num_seqs": 4}
+    assert problems(speculation=HEAD_8B, engine_args=few) == [
+        ENTRY + "max_num_seqs: got 4, must be more than speculation.k_max (4)"
+    ]
+    assert problems(speculation=HEAD_8B, engine_args={"max_num_seqs": 5}) == []
+    assert problems(engine_args=few) == []
+    assert problems(speculation=HEAD_8B, engine_args=few, runner="v1") == []
+    assert problems(speculation={"method": "suffix", "k_max": 8}, engine_args=few) == []
 
 
 def test_a_context_longer_than_the_models_is_named_unless_it_is_stretched() -> None:

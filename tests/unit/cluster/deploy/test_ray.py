@@ -156,11 +156,12 @@ def test_ray_is_started_with_the_environment_of_serve_env_the_models_folder_and_
     [
         (A100, ['--resources={"accelerator_type:A100-80G":1}']),
         ("GPU 0: NVIDIA A100 80GB PCIe (UUID: GPU-0)", ['--resources={"accelerator_type:A100-80G":1}']),
-        ("GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)", []),
+        ("GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)", ['--resources={"accelerator_type:A100-40G":1}']),
+        (f"{A100}\n{A100}", ['--resources={"accelerator_type:A100-80G":1}']),
         ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)", []),
     ],
 )
-def test_an_own_machine_with_an_80_gb_a100_names_it(gpus: str, calls: list[str], tmp_path: Path) -> None:
+def test_an_own_machine_names_its_a100_by_its_memory(gpus: str, calls: list[str], tmp_path: Path) -> None:
     command = document(OWN)["worker_start_ray_commands"][-1]
     assert [line for line in run_with_fake_ray(command, tmp_path, gpus) if "resources" in line] == calls
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from bench import fits
 from cluster.catalogue.memory import memory_problems
+from cluster.planner.supply import parse
+from cluster.profiles.auto import GpuCount
 from cluster.profiles.reading import load_profile
 from serve_app.__main__ import main
 
@@ -66,3 +69,21 @@ def test_the_page_of_what_fits_where_is_up_to_date(capsys: pytest.CaptureFixture
     assert fits.main([]) == 0
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out == page, "make it again: python -m bench.fits > docs/profiles/README.md"
+
+
+@pytest.mark.parametrize("problem", [ConnectionError("none found\nor so"), ValueError("Invalid address format: x")])
+def test_without_gpus_and_without_a_cluster_the_error_says_what_to_give(
+    problem: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patch("ray.init", side_effect=problem):
+        assert main(["profile"]) == 1
+    said = str(problem).splitlines()[0]
+    assert capsys.readouterr().err == f"error: no Ray cluster here ({said}): name your GPUs, as in --gpus L4:1\n"
+
+
+def test_cards_of_the_cluster_that_the_catalogue_lacks_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for cards, code in ((parse("L4:1"), 0), ((), 1)):
+        found = GpuCount(3, 0, cards, ("GeForce-RTX-4090",))
+        with patch("ray.init"), patch("ray.shutdown"), patch("cluster.profiles.auto.count_gpus", return_value=found):
+            assert main(["profile"]) == code
+        assert "GeForce-RTX-4090" in capsys.readouterr().err

@@ -67,6 +67,13 @@ def test_a_stop_may_leave_parts_that_a_later_start_does_not_fit() -> None:
     assert place_for_all((2,), {"a": 30, "b": 50}, {"a": 2, "b": 1})
 
 
+def test_a_share_that_blocks_a_card_alone_blocks_no_second_one_with_its_rest() -> None:
+    # Each of three c blocks a card for d, which needs 68; a and b together leave the fourth one enough.
+    demands = {"a": 13, "b": 16, "c": 45, "d": 68}
+    assert place_for_all((4,), demands, {"a": 1, "b": 1, "c": 3, "d": 1})
+    assert not place_for_all((4,), demands, {"a": 1, "b": 1, "c": 4, "d": 1})
+
+
 def test_many_cards_are_judged_at_once() -> None:
     assert place_for_all((8,) * 64, {"a": 100, "b": 100}, {"a": 256, "b": 256})
     assert not place_for_all((8,) * 64, {"a": 100}, {"a": 513})

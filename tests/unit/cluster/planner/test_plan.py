@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from functools import cache
+from math import log
 from unittest.mock import patch
 
 import pytest
@@ -15,11 +16,11 @@ from hypothesis import strategies as st
 import cluster.planner.plan as plan_module
 from cluster.catalogue.memory import context_gib, entry_budget, memory_problems, share_of
 from cluster.catalogue.speed import step_ms, usd_per_million
-from cluster.catalogue.types import catalogue
+from cluster.catalogue.types import Model, catalogue
 from cluster.planner.packing import place_for_all
 from cluster.planner.plan import Plan, cheapest, choose, plan
 from cluster.planner.reasons import reasons
-from cluster.planner.recipes import BATCH, Recipe, recipes
+from cluster.planner.recipes import BATCH, IDEAL, Recipe, recipes
 from cluster.planner.render import render
 from cluster.planner.supply import Cards, parse, written
 from router.errors import ConfigError
@@ -172,6 +173,17 @@ def test_cards_that_are_left_become_replicas() -> None:
     assert sum(tier.gpus * tier.replicas.max for tier in tiers.values()) >= 20
 
 
+@pytest.mark.parametrize(
+    ("gpus", "idle"), [("A100-80G:8", 0), ("A100-80G:2", 0.05), ("H100:4", 0), ("2xH100:4", 1), ("H100:3", 0)]
+)
+def test_large_shares_become_whole_cards_where_few_of_them_would_leave_cards_idle(gpus: str, idle: float) -> None:
+    tiers = planned(parse(gpus)).tiers
+    assert tiers["ultra"].gpus == 1
+    assert tiers["eco"].gpus < 1
+    used = sum(tier.gpus * tier.replicas.max for tier in tiers.values())
+    assert used >= sum(each.count for each in parse(gpus)) - idle - 0.01
+
+
 def test_a_replicas_price_and_watts_are_those_of_its_share() -> None:
     for tier in planned(parse("L4:1")).tiers.values():
         assert tier.price_usd_per_hour == pytest.approx(0.805 * tier.gpus, abs=0.001)
@@ -251,11 +263,43 @@ def test_a_tier_with_the_model_of_the_tier_below_says_what_another_would_take() 
     )
 
 
+def test_a_model_that_is_not_the_nearest_to_its_tiers_size_says_which_is_and_why_not_that() -> None:
+    why = planned(parse("H100:8")).reasons["performance"][0]
+    assert why == "Near performance's size, 32B: qwen2.5-32b-instruct-awq is nearer, but has no EAGLE-3 head here."
+    assert planned(parse("L4:1")).reasons["performance"][0].startswith("The nearest to performance's size, 32B, ")
+
+
+@given(clusters())
+@settings(max_examples=25, deadline=None)
+def test_a_model_that_is_called_the_nearest_to_its_tiers_size_is(cards: tuple[Cards, ...]) -> None:
+    made = planned(cards)
+    models = {name: catalogue().models[tier.chain[0].target] for name, tier in made.tiers.items()}
+
+    def away(model: Model, size: float) -> float:
+        return abs(log(model.rank / size))
+
+    for name, size in IDEAL.items():
+        if made.reasons[name][0].startswith("The nearest to "):
+
+            def nearer(tier: TierName, recipe: Recipe, name: TierName = name, size: float = size) -> bool:
+                model = catalogue().models[recipe.model]
+                if tier != name:
+                    return model == models[tier]
+                new = all(model.shape != each.shape for each in models.values())
+                return new and away(model, size) < away(models[name], size)
+
+            assert choose(cards, nearer) is None
+
+
 def test_cards_that_stay_idle_are_said_with_what_would_use_them() -> None:
     assert (
         "3 of 16 H100 stay idle with all replicas up: with more, others could spread so that no machine keeps 4 free "
         "cards for ultra, and Ray moves none. To use them, raise `replicas.max` by hand; a replica may then wait."
     ) in planned(parse("2xH100:8")).notes
+    assert (
+        "1.13 of 3 H100 stay idle with all replicas up: with more, it is not proven that each finds a place whatever "
+        "starts and stops, and Ray moves none. To use them, raise `replicas.max` by hand; a replica may then wait."
+    ) in planned(parse("3xH100:1")).notes
     assert not any("idle" in note for note in planned(parse("H100:8")).notes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from cluster.planner.supply import Cards, node_gpus, parse, written
+from cluster.planner.supply import Cards, node_gpus, parse, unknown_types, written
 from router.errors import ConfigError
 from tests.unit.cluster.planner.strategies import clusters
 
@@ -37,6 +37,8 @@ def test_what_is_written_reads_back(cards: tuple[Cards, ...]) -> None:
         ("T4:1", "unknown T4; allowed are L4, A10G, L40S, A100-40G, A100-80G, RTX-PRO-6000, H100, "),
         ("H-100:8", "unknown H-100, did you mean H100?; allowed are L4"),
         ("RTX6000:1", "unknown RTX6000, did you mean RTX-PRO-6000?; allowed are L4"),
+        ("H100-80G:8", "unknown H100-80G, did you mean H100?; allowed are L4"),
+        ("L40S-48G:8", "unknown L40S-48G, did you mean L40S?; allowed are L4"),
         ("MI300X:8", "unknown MI300X; allowed are L4"),
         ("A100:2", "unknown A100, did you mean A100-40G or A100-80G?; allowed are L4"),
         ("L4:0", "got 'L4:0', allowed are 1 to 1024 cards in all"),
@@ -75,3 +77,14 @@ def test_a_nodes_cards_are_those_that_the_catalogue_knows(
     resources: dict[str, float], gpus: tuple[str, int] | None
 ) -> None:
     assert node_gpus(resources) == gpus
+
+
+def test_the_types_that_the_catalogue_lacks_are_named() -> None:
+    nodes = [
+        {"GPU": 1.0, "accelerator_type:L4": 1.0},
+        {"GPU": 2.0, "accelerator_type:GeForce-RTX-4090": 1.0},
+        {"GPU": 8.0, "accelerator_type:A100": 1.0},
+        {"GPU": 1.0},
+        {"CPU": 8.0},
+    ]
+    assert unknown_types(nodes) == ("A100", "GPU", "GeForce-RTX-4090")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_seed_list_and_verify_agree(
     assert f"hub {REPO}@{manifest.commit[:12]}" in out
     assert main(["verify", "--profile", profile], env) == 0
     assert capsys.readouterr().out == "m: as seeded\n"
+
+
+def test_auto_is_the_profile_that_is_served_here(env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with patch("cluster.profiles.auto.name_of_auto", return_value=("plan:L4:1", "planned")):
+        assert main(["list", "--profile", "auto"], env) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("profile plan:L4:1: planned\n")
+    assert "qwen2.5-1.5b-instruct-awq" in out
+
+
+def test_make_serve_seeds_what_it_serves() -> None:
+    # `serve_config.yaml` says `auto`.
+    makefile = (Path(__file__).parents[4] / "Makefile").read_text(encoding="utf-8")
+    assert "PROFILE ?= $(if $(filter gpu,$(HARDWARE)),auto,local)\n" in makefile
 
 
 def test_an_update_downloads_only_what_has_moved(

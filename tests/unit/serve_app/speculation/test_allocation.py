@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise, product, zip_longest
 from math import inf, log
 
 import pytest
@@ -47,10 +47,17 @@ def allocator(
     return Allocator([Group.of(Curve.of(request, share), 1) for request in requests], Load(0, fixed), cost, share)
 
 
-def score(requests: Sequence[tuple[float, ...]], depths: Sequence[int], cost: StepCost, share: float = 1.0) -> float:
+def score(
+    requests: Sequence[tuple[float, ...]],
+    depths: Sequence[int],
+    cost: StepCost,
+    share: float = 1.0,
+    lookups: Sequence[bool] = (),
+) -> float:
     """Sum of logarithmic speeds, written down anew; for a time that is linear in the tokens."""
     token = cost.slope_s[0]
-    base = cost.at_knot_s[0] - token + cost.draft(max(depths, default=0))
+    drafted = [k for k, lookup in zip_longest(depths, lookups, fillvalue=False) if not lookup]
+    base = cost.at_knot_s[0] - token + cost.draft(max(drafted, default=0))
     return sum(
         log((1 + share * sum(request[:k])) / (base / len(requests) + token * (1 + share * k)))
         for request, k in zip(requests, depths, strict=True)
@@ -107,6 +114,22 @@ def test_no_choice_of_depths_beats_the_search(
     best = allocator(requests, cost, share).best()
     assert best.score == pytest.approx(score(requests, best.depths, cost, share))
     assert best.score >= max(score(requests, choice, cost, share) for choice in every_choice(len(requests))) - 1e-9
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(acceptances, st.booleans()), min_size=1, max_size=3), seconds, st.floats(0, 1), st.floats(0, 1)
+)
+def test_no_choice_of_depths_beats_the_search_where_some_drafts_are_looked_up(
+    batch: list[tuple[list[float], bool]], base: float, token: float, draft: float
+) -> None:
+    requests, lookups = [gains(acceptance) for acceptance, _ in batch], [lookup for _, lookup in batch]
+    cost = linear(base, token, draft)
+    groups = [Group.of(Curve.of(each), 1, lookup=lookup) for each, lookup in zip(requests, lookups, strict=True)]
+    best = Allocator(groups, Load(0), cost).best()
+    assert best.score == pytest.approx(score(requests, best.depths, cost, lookups=lookups))
+    choices = every_choice(len(requests))
+    assert best.score >= max(score(requests, choice, cost, lookups=lookups) for choice in choices) - 1e-9
 
 
 @settings(max_examples=50)
@@ -235,6 +258,13 @@ def test_requested_drafts_are_charged_and_counted_and_their_depth_is_free_for_ot
     assert (beside.depths, beside.depth) == ((2,), 2)
     assert beside.seconds == pytest.approx(2.0)
     assert beside.output == pytest.approx(1 + 0.3 + 0.09 + 1 + 0.5 + 0.25)
+
+
+def test_looked_up_drafts_take_no_iterations_however_many_are_requested() -> None:
+    cost = linear(1.0, 0.0, draft=0.5)
+    beside = allocator([geometric(0.3)], cost, fixed=[Fixed(Curve.of(geometric(0.5)), 1, 2, lookup=True)]).best()
+    assert (beside.depths, beside.depth, beside.iterations) == ((0,), 2, 0)
+    assert beside.seconds == pytest.approx(1.0)
 
 
 def test_without_auto_requests_the_requested_depth_is_what_is_drafted() -> None:

@@ -40,6 +40,13 @@ SMALL = Shape(
 )
 """A step without drafts has no graph and takes four times as long."""
 COSTLY = Shape(name="costly draft", step_ms=((1, 10), (256, 10), (512, 20)), draft_ms=5)
+EXPERTS = Shape(
+    name="experts",
+    k_max=5,
+    step_ms=((1, 4), (2, 6), (4, 9), (8, 13), (16, 17), (64, 20), (256, 26), (2048, 120)),
+    draft_ms=0.4,
+)
+"""Experts are loaded one by one, and there are no graphs: first tokens are dear, later ones cheap."""
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,8 @@ COSTLY = Shape(name="costly draft", step_ms=((1, 10), (256, 10), (512, 20)), dra
         (COSTLY, "0.5", 1),
         (COSTLY, "0.8", 8),
         (COSTLY, "bursty", 8),
+        (EXPERTS, "0.2", 1),
+        (EXPERTS, "0.8", 8),
         (HEAD, "0.2", 32),
         (HEAD, "0.8", 8),
     ],

@@ -178,6 +178,12 @@ def test_a_measured_cell_counts_more_than_the_curve() -> None:
         assert costs.step_s(tokens, 0, captured=False) == pytest.approx(step_s(tokens, 0), rel=0.03)
 
 
+def test_a_cell_ends_at_a_power_of_two_after_which_time_may_jump() -> None:
+    keys = [Key.of(captured=False, iterations=0, tokens=tokens) for tokens in (16, 17, 32, 33, 128, 129)]
+    assert len(set(keys)) == 6
+    assert Key.of(captured=False, iterations=0, tokens=110) == keys[4]
+
+
 def test_the_first_step_of_an_engine_teaches_nothing() -> None:
     table = CostTable(NO_GRAPHS, K_MAX)
     table.observe(StepTime(36.0, 8, False, 0))

@@ -15,6 +15,7 @@ from serve_app.speculation.exploration import (
     SAVED_STEPS,
     Allowance,
     Probes,
+    StepTimes,
     affordable_probes,
     graph_trial,
     lost_s,
@@ -29,27 +30,40 @@ COSTLY = StepCost((1.0,), (0.010,), (0.0,), tuple(0.005 * depth for depth in ran
 
 def nothing(requests: int, cost: StepCost) -> Allocation:
     seconds = cost.verify(requests)
-    return Allocation((0,), 0, requests, requests, seconds, requests / seconds, 0.0)
+    return Allocation((0,), 0, 0, requests, requests, seconds, requests / seconds, 0.0)
+
+
+def mixed(cost: StepCost) -> StepTimes:
+    return lambda tokens, depth: cost.verify(tokens) + cost.draft(depth)
 
 
 def test_probes_that_cost_tokens_are_sent_as_far_as_the_allowance_goes() -> None:
     # 2.5 ms each: 10 ms cover 4 of 8.
-    probes = affordable_probes(8, 1, nothing(8, CPU), CPU, 0.0101)
+    probes = affordable_probes(8, 1, nothing(8, CPU), mixed(CPU), 0.0101)
     assert (probes.requests, probes.tokens) == (4, 1)
     assert probes.lost_s == pytest.approx(0.010)
-    assert affordable_probes(8, 1, nothing(8, CPU), CPU, 0.0024).requests == 0
+    assert affordable_probes(8, 1, nothing(8, CPU), mixed(CPU), 0.0024).requests == 0
 
 
 def test_a_costly_draft_is_shared_by_all_probes_of_a_step() -> None:
-    assert affordable_probes(8, 1, nothing(8, COSTLY), COSTLY, 0.0049).requests == 0
-    probes = affordable_probes(8, 1, nothing(8, COSTLY), COSTLY, 0.0051)
+    assert affordable_probes(8, 1, nothing(8, COSTLY), mixed(COSTLY), 0.0049).requests == 0
+    probes = affordable_probes(8, 1, nothing(8, COSTLY), mixed(COSTLY), 0.0051)
     assert (probes.requests, probes.tokens) == (8, 1)
     assert probes.lost_s == pytest.approx(0.005)
 
 
 def test_a_probe_is_free_where_the_depth_is_drafted_anyway() -> None:
-    drafting = nothing(8, COSTLY)._replace(depth=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
-    assert affordable_probes(1, 2, drafting, COSTLY, 0.0) == Probes(1, 2, 0.0)
+    drafting = nothing(8, COSTLY)._replace(iterations=2, seconds=COSTLY.verify(8) + COSTLY.draft(2))
+    assert affordable_probes(1, 2, drafting, mixed(COSTLY), 0.0) == Probes(1, 2, 0.0)
+
+
+def test_as_many_requests_are_probed_as_stay_below_a_jump_of_the_time() -> None:
+    def tiled(tokens: float, depth: int) -> float:
+        return 0.010 if tokens <= 11 else 0.015
+
+    decided = nothing(8, COSTLY)
+    assert affordable_probes(8, 1, decided, tiled, 0.001) == Probes(3, 1, 0.0)
+    assert affordable_probes(8, 1, decided, tiled, 0.006).requests == 8
 
 
 @settings(max_examples=50)
@@ -68,7 +82,7 @@ def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tupl
 def alike(depth: int, output: float, seconds: float) -> Allocation:
     """Eight requests that all draft that deep."""
     score = 8 * log(output / seconds)
-    return Allocation((depth,), depth, 8 * (1 + depth), output, seconds, output / seconds, score)
+    return Allocation((depth,), depth, depth, 8 * (1 + depth), output, seconds, output / seconds, score)
 
 
 def test_what_a_step_loses_is_its_time_less_that_of_its_output_at_the_best_rate() -> None:

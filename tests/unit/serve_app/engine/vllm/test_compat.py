@@ -38,8 +38,12 @@ def test_a_node_without_vllm_reports_the_version_that_replicas_need(monkeypatch:
     assert installed_version() == "0.32.x"
 
 
+CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
+
+
 def config(v2: bool = True, max_num_seqs: int = 64, **over: Any) -> Any:
-    parallel = {"pipeline_parallel_size": 1, "data_parallel_size": 1, "use_ubatching": False}
+    sizes = ("pipeline_parallel_size", "data_parallel_size", *CONTEXT_PARALLEL)
+    parallel = {**dict.fromkeys(sizes, 1), "use_ubatching": False}
     speculative = {"parallel_drafting": False, "enable_adaptive_verification": False}
     return SimpleNamespace(
         use_v2_model_runner=v2,
@@ -74,6 +78,7 @@ def refused(config: Any, entry: ChainEntry, runner: Runner = "v2") -> str:
     [
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size is 2: with per-request speculation on v2 it must be 1"),
         ({"data_parallel_size": 2}, "data_parallel_size is 2"),
+        *(({size: 2}, f"{size} is 2: with per-request speculation on v2 it must be 1") for size in CONTEXT_PARALLEL),
         ({"use_ubatching": True}, "enable_dbo is True: with per-request speculation on v2 it must be False"),
         ({"parallel_drafting": True}, "parallel_drafting (a P-EAGLE head) is True"),
         ({"enable_adaptive_verification": True}, "enable_adaptive_verification is True"),
