@@ -118,7 +118,16 @@ class _Running:
 
 
 def simulate(
-    shape: Shape, queue: Sequence[Text], batch: int, tokens: int, policy: Policy, *, apart: bool = True, seed: int = 1
+    shape: Shape,
+    queue: Sequence[Text],
+    batch: int,
+    tokens: int,
+    policy: Policy,
+    *,
+    apart: bool = True,
+    seed: int = 1,
+    slow: range = range(0),
+    slowness: float = 1.0,
 ) -> Outcome:
     """Keep `batch` requests running from the queue until that many tokens have come out.
 
@@ -130,6 +139,8 @@ def simulate(
         policy: decides the depths.
         apart: whether the worker measures verifying and drafting apart.
         seed: of the noise.
+        slow: steps in which the machine is slower, because others share it.
+        slowness: by that factor. `Outcome` leaves it out.
     """
     noise = random.Random(seed)
     waiting = iter(enumerate(queue))
@@ -172,6 +183,7 @@ def simulate(
             policy.observe(late)
         # The first step waits for a compile, and now and then another one for something else.
         factor = noise.lognormvariate(0, NOISE)
+        factor *= slowness if len(steps) - 1 in slow else 1.0
         factor *= OUTLIER if len(steps) == 1 or noise.random() < OUTLIERS else 1.0
         verify_s, draft_s = shape.verify_s(step) * factor, shape.draft_s(depth) * factor
         late = StepResult(verify_s + draft_s, batched, depth, outcomes, len(decoding), prefill)

@@ -11,7 +11,8 @@ step time on GPUs is not convex.
 
 The model is optimistic where nothing was measured, so that what would pay is tried, and then known.
 
-Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts.
+Robust: a slow step counts a few usual deviations at most, and the usual deviation adapts. All cells are in units of the
+machine's speed, which follows a slower or faster machine within some twenty steps, also for cells not seen lately.
 
 A unit is the time of the cheapest cell.
 """
@@ -45,6 +46,8 @@ MODEL_ERROR: Final = 0.01
 """How far the time of like steps is from any convex curve, relative."""
 OUTLIER: Final = 3.0
 """A step time is believed up to this many usual deviations from the prediction."""
+SPEED_GAIN: Final = 0.15
+"""Part of a step's deviation that is taken for a change of machine speed."""
 CELL_STEPS: Final = 50.0
 """Memory of the mean time of like steps, such steps."""
 PRIOR_STEPS: Final = 2.0
@@ -53,6 +56,10 @@ _EXACT_TOKENS: Final = 8
 """Up to this many tokens every number is a cell of its own; beyond, a cell spans a quarter of an octave."""
 _FIRST_STEPS: Final = 3
 """A cell is known after so many steps. Until then one of them may have waited for a compile or a page fault."""
+_LATELY: Final = 64
+"""A cell is up to date for so many steps."""
+_OUTDATED: Final = 1.2
+"""A cell that was not run lately is outdated if a larger step takes this much less."""
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
@@ -109,8 +116,11 @@ class Cell:
 
     tokens: float
     seconds: float
+    """At speed 1."""
     seen: float
     """How many steps, as far as remembered."""
+    last: int = 0
+    """Number of the last of them among all steps."""
     first: list[tuple[float, float]] = field(default_factory=list)
     """Seconds and tokens of the first `_FIRST_STEPS` steps."""
 
@@ -201,7 +211,7 @@ class CostTable:
         self._graphs = facts.graph != "none"
         self._cells: dict[Key, Cell] = {}
         self._draft_cells: dict[int, Cell] = {}  # by iterations, where drafting was measured apart
-        self._scatter = NOISE
+        self._speed, self._scatter = 1.0, NOISE
         self._steps = self._due = 0
         self._apart = False
         self.piecewise_s, self.draft_s = 0.0, DRAFT_SHARE * STEP_S
@@ -254,14 +264,16 @@ class CostTable:
     def _took_in(self, seen: StepTime) -> bool:
         """Take the step into its cell. Return whether it opened the cell."""
         key = Key.of(seen.captured, seen.iterations, seen.tokens)
-        seconds = seen.seconds
+        seconds = seen.seconds / self._speed
         cell = self._cells.get(key)
         if cell is None:
-            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, [(seconds, float(seen.tokens))])
+            self._cells[key] = Cell(float(seen.tokens), seconds, 1.0, self._steps, [(seconds, float(seen.tokens))])
+            self._forget_outdated(key, seconds)
             return True
+        cell.last = self._steps
         more_tokens = seen.tokens - cell.tokens
         slope_s = self.costs.in_graph.at(cell.tokens)[1] if more_tokens else 0.0
-        expected = max(cell.seconds + more_tokens * slope_s, _LEAST_PART * cell.seconds)
+        expected = max(cell.seconds + more_tokens * slope_s / self._speed, _LEAST_PART * cell.seconds)
         deviation = seconds / expected - 1
         if cell.seen < _FIRST_STEPS:
             cell.first.append((seconds, float(seen.tokens)))
@@ -273,19 +285,42 @@ class CostTable:
         surprise = abs(deviation) / self._scatter
         deviation = min(OUTLIER * self._scatter, deviation)
         seconds = expected * (1 + deviation)
-        weight = 1 / (min(cell.seen, CELL_STEPS) + 1)
+        # What surprises is first taken for the machine's speed: if it lasts it no longer surprises.
+        weight = 1 / (min(cell.seen, CELL_STEPS) + 1) / max(1.0, surprise) ** 2
+        self._speed *= 1 + SPEED_GAIN * max(-OUTLIER * self._scatter, deviation)
         self._scatter *= 1 + _SCATTER_GAIN * (min(surprise, OUTLIER) - 1)
         self._scatter = min(_MOST_SCATTER, max(NOISE, self._scatter))
         cell.tokens += weight * more_tokens
         cell.seconds += weight * (seconds - cell.seconds)
         cell.seen += 1
+        self._forget_outdated(key, cell.seconds)
         return False
+
+    def _forget_outdated(self, key: Key, seconds: float) -> None:
+        """Forget what was measured while the machine was slower.
+
+        A step with no more tokens and draft iterations than one that takes so many seconds takes no longer. What looks
+        dear by mistake is never run again, so nothing else would correct it.
+        """
+        longest_s, since = _OUTDATED * seconds, self._steps - _LATELY
+        outdated = [
+            each
+            for each, cell in self._cells.items()
+            if cell.seconds > longest_s
+            and cell.last < since
+            and each.bucket <= key.bucket
+            and each.iterations <= key.iterations
+            and each.captured == key.captured
+        ]
+        for each in outdated:
+            del self._cells[each]
 
     def observe_draft(self, seconds: float, iterations: int) -> None:
         """Learn the time of drafting, where it was measured apart. Drafting nothing takes time as well: an EAGLE head
         reads the step's hidden states all the same."""
         if not (iterations >= 0 and 0 <= seconds <= _LONGEST_S and self._steps > 1):
             return
+        seconds /= self._speed
         cell = self._draft_cells.get(iterations)
         if cell is None:
             self._draft_cells[iterations] = Cell(float(iterations), seconds, 1.0)
@@ -305,14 +340,17 @@ class CostTable:
             curve = verify_curve(_points(marks, self.piecewise_s, self.draft_s), TOKEN_SHARE)
         else:
             curve = VerifyCurve((1.0,), (STEP_S,), (TOKEN_SHARE * STEP_S,))
-        drafts = tuple([self._drafting_s(depth) for depth in range(self._k_max + 1)])
-        in_graph = StepCost(curve.knots, curve.times, curve.slopes, drafts)
-        piecewise = in_graph._replace(at_knot_s=tuple([time + self.piecewise_s for time in curve.times]))
+        speed = self._speed
+        slopes = tuple([speed * slope for slope in curve.slopes])
+        drafts = tuple([speed * self._drafting_s(depth) for depth in range(self._k_max + 1)])
+        in_graph = StepCost(curve.knots, tuple([speed * time for time in curve.times]), slopes, drafts)
+        piecewise = in_graph._replace(at_knot_s=tuple([speed * (time + self.piecewise_s) for time in curve.times]))
         costs = Costs(self._facts, self._k_max, self._apart, in_graph, piecewise)
         for key, cell in self._cells.items():
-            model = (in_graph if key.captured else piecewise).verify(cell.tokens) + self.draft_s * key.iterations
+            model = (in_graph if key.captured else piecewise).verify(cell.tokens)
+            model += speed * self.draft_s * key.iterations
             seen = cell.seen
-            costs.corrections[key] = (cell.seconds - model) * seen / (seen + PRIOR_STEPS)
+            costs.corrections[key] = (speed * cell.seconds - model) * seen / (seen + PRIOR_STEPS)
         return costs
 
     def _fit(self, marks: Sequence[Mark]) -> None:

@@ -8,9 +8,13 @@ settings. `python -m bench.speculation_sim` runs every cell of many shapes; thes
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from bench.closed_loop.loop import Auto, Static, simulate
 from bench.closed_loop.shapes import Shape
+from bench.closed_loop.texts import texts
 from bench.speculation_sim import GOAL, Run, cell
 
 H100 = ((1, 6.17), (8, 6.49), (32, 7.79), (128, 10.67), (512, 22), (1024, 40), (2048, 80))
@@ -47,6 +51,26 @@ EXPERTS = Shape(
     draft_ms=0.4,
 )
 """Experts are loaded one by one, and there are no graphs: first tokens are dear, later ones cheap."""
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("slow", [range(60), range(30, 90), range(150)])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_machine_that_was_slow_at_first_does_not_keep_drafts_that_do_not_pay(
+    batch: int, slow: range, apart: bool
+) -> None:
+    shape = PER_K.model_copy(update={"k_max": 4, "draft_ms": 2.0})
+    queue = texts(falling, 5000 * batch, batch, shape.k_max)
+
+    outcome = simulate(shape, queue, batch, 4000 * batch, Auto.of(shape), apart=apart, slow=slow, slowness=4.0)
+    off = simulate(shape, queue, batch, 4000 * batch, Static(0))
+
+    assert outcome.rate(shape) >= 0.85 * off.rate(shape)
+
+
+def falling(rng: random.Random, index: int, count: int, length: int) -> list[float]:
+    """A few predictable texts, then none."""
+    return [0.8 if 5 * index < count else 0.05] * length
 
 
 @pytest.mark.parametrize(
