@@ -74,6 +74,12 @@ def utilization(share: float, gpu: Gpu) -> float:
     return min(DEFAULT_UTILIZATION, floor(1000 * (share - context_gib(gpu) / gpu.memory_gib)) / 1000)
 
 
+def host_gib(cards: int) -> float:
+    """Return the memory of the machine that an engine on so many cards takes, GiB, besides its weights, which are files
+    that are mapped. Estimated: the processes of an engine, and of each further worker (docs/gpus.md)."""
+    return 8.0 + 4.0 * (cards - 1)
+
+
 def default_utilization(tier: Tier, known: Catalogue | None = None) -> float:
     """Return the `gpu_memory_utilization` of an entry that says none."""
     gpu = (known or catalogue()).gpus.get(tier.gpu or "")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log
 from typing import Final, TypeAlias
 
+from cluster.catalogue.memory import host_gib
 from cluster.catalogue.speed import coefficients
 from cluster.catalogue.types import catalogue
 from cluster.planner.packing import WHOLE
@@ -56,6 +57,7 @@ def notes(
         yield f"Not here: {model_name}: {_why_not(model_name, cards, chosen, other)}."
     for each in cards:
         yield from _idle(each, chosen, replicas)
+        yield from _host_memory(each, chosen, replicas)
     guessed = [each.gpu for each in cards if each.gpu not in coefficients()[each.gpu].fitted_to.split(", ")]
     if guessed:
         yield f"No kernel times were measured on {' and '.join(guessed)}: speeds and prices of tokens are less sure."
@@ -194,6 +196,23 @@ def _idle(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[Tie
     else:
         why = "with more, it is not proven that each finds a place whatever starts and stops"
     yield f"{stays}: {why}, and Ray moves none. To use them, raise `replicas.max` by hand; a replica may then wait."
+
+
+def _host_memory(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[TierName, int]) -> Iterator[str]:
+    """Yield the memory that a machine must have for the most engines that may run there."""
+    machine = max(cards.nodes)
+    most_gib = [0.0] * (WHOLE * machine + 1)  # by hundredths of a card that engines may take
+    for name in TIER_NAMES:
+        demand, engine_gib = chosen[name].demand, host_gib(chosen[name].cards or 1)
+        fitting = WHOLE * machine // demand if chosen[name].gpu == cards.gpu else 0
+        for _ in range(min(replicas[name], fitting)):
+            for taken in range(WHOLE * machine, demand - 1, -1):
+                most_gib[taken] = max(most_gib[taken], most_gib[taken - demand] + engine_gib)
+    if most_gib[-1]:
+        yield (
+            f"A machine with {machine} x {cards.gpu} wants {most_gib[-1]:g} GiB of memory for the engines that may "
+            "run there, besides their weights (estimated)."
+        )
 
 
 def _shares_with(one: Recipe, other: Recipe) -> bool:

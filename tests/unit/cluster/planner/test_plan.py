@@ -317,6 +317,19 @@ def test_no_idle_card_goes_unsaid(cards: tuple[Cards, ...]) -> None:
         assert len(said) == (each.count - used > 0.249), (made.notes, used)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "note"),
+    [
+        ("L4:1", "A machine with 1 x L4 wants 32 GiB"),
+        # Four engines on a card each, and one on four cards with a process for each.
+        ("2xH100:8", "A machine with 8 x H100 wants 52 GiB"),
+    ],
+)
+def test_the_memory_that_a_machine_must_have_is_said(gpus: str, note: str) -> None:
+    [said] = [each for each in planned(parse(gpus)).notes if each.startswith("A machine")]
+    assert said == f"{note} of memory for the engines that may run there, besides their weights (estimated)."
+
+
 def test_each_tier_has_its_reasons_as_comments() -> None:
     made = planned(parse("L4:1"))
     text = render(made)
