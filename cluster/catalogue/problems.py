@@ -40,8 +40,8 @@ def _of_entry(entry: ChainEntry, tier: Tier, gpu: Gpu | None, profile: Profile, 
         yield from _head(entry, target, known)
     if gpu is None:
         return
-    share = entry.engine_args.get("gpu_memory_utilization")
     yield from _sequences(entry, tier)
+    share = entry.engine_args.get("gpu_memory_utilization")
     most = default_utilization(tier, known)
     if tier.gpus < 1 and isinstance(share, int | float) and share > most:
         yield (

@@ -41,18 +41,12 @@ def _of_the_cluster() -> tuple[Cards, ...]:
     Raises:
         ConfigError: no cluster runs here, or it has no GPU that the catalogue knows.
     """
-    import ray
-
-    from cluster.profiles.auto import count_gpus
+    from cluster.profiles.auto import count_gpus_of_running_cluster  # imports Ray
 
     try:
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        found = count_gpus_of_running_cluster()
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"no Ray cluster here ({_first_line(error)}): name your GPUs, as in --gpus L4:1") from error
-    try:
-        found = count_gpus()
-    finally:
-        ray.shutdown()
     if not found.cards:
         has = f", but {', '.join(found.unknown)}" if found.unknown else ""
         raise ConfigError(

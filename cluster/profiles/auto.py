@@ -73,12 +73,23 @@ def choose_profile(gpus: GpuCount | None) -> tuple[str, str]:
 def name_of_auto() -> tuple[str, str]:
     """Return what `profile: auto` is here, and why: of the running cluster, or else of a Ray that is started here."""
     try:
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        gpus = count_gpus_of_running_cluster()
     except ConnectionError:
         node = this_machine.resources(os.environ)
-        return choose_profile(GpuCount(float(node.get("GPU", 0)), 0.0, known_cards([node]), unknown_types([node])))
+        gpus = GpuCount(float(node.get("GPU", 0)), 0.0, known_cards([node]), unknown_types([node]))
+    return choose_profile(gpus)
+
+
+def count_gpus_of_running_cluster() -> GpuCount:
+    """Connect to the running cluster, count its GPUs, and leave it.
+
+    Raises:
+        ConnectionError: no cluster runs.
+        ValueError: `RAY_ADDRESS` is no address.
+    """
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     try:
-        return choose_profile(count_gpus())
+        return count_gpus()
     finally:
         ray.shutdown()
 

@@ -162,8 +162,8 @@ class Costs:
 
     def key(self, tokens: float, depth: int, captured: bool) -> Key:
         """Return the key of the cell of such a step."""
-        alone = self.apart or self.lookups
-        return Key.of(captured, 0 if alone else self.facts.iterations(depth, self.k_max), tokens)
+        without_drafting = self.apart or self.lookups
+        return Key.of(captured, 0 if without_drafting else self.facts.iterations(depth, self.k_max), tokens)
 
     def step_s(self, tokens: float, depth: int, captured: bool) -> float:
         """Return the time of a step, s.

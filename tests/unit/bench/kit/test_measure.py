@@ -268,8 +268,16 @@ def test_the_table_has_every_figure_and_says_what_is_made_up(profile: Profile, t
     assert "A rehearsal on a CPU" in table(results, 0)
 
 
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kit's arguments for the local profile, whose target is there."""
+    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
+    model(tmp_path / "models" / "smollm2-135m-instruct")
+    return ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
+
+
 def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[str] = []
 
@@ -280,9 +288,6 @@ def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
         yield FakeProcess([1, 2, 3])
 
     monkeypatch.setattr("bench.gpu.engine_process", pretended)
-    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
-    model(tmp_path / "models" / "smollm2-135m-instruct")
-    command = ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
     assert main(command) == 0
     # With empty caches and with warm ones; there is no early-exit draft.
     assert started == ["ngram", "ngram", "ngram", "ngram"]
@@ -295,7 +300,7 @@ def test_the_command_measures_what_is_there_and_goes_on_the_next_time(
 
 
 def test_after_an_interrupt_the_table_has_what_was_measured_and_the_next_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = 3
 
@@ -314,9 +319,6 @@ def test_after_an_interrupt_the_table_has_what_was_measured_and_the_next_run_goe
         yield Interrupted([1, 2, 3])
 
     monkeypatch.setattr("bench.gpu.engine_process", pretended)
-    monkeypatch.setenv("MODELS_DIR", str(tmp_path / "models"))
-    model(tmp_path / "models" / "smollm2-135m-instruct")
-    command = ["--profile", "local", "--minutes", "10", "--engines-only", "--json", str(tmp_path / "card.json")]
     assert main(command) == 130
     text = (tmp_path / "card.md").read_text(encoding="utf-8")
     assert "Not finished: " in text
