@@ -1,7 +1,4 @@
-"""One server on real vLLM engines (CPU build) for most e2e tests: a cold start costs most of a minute.
-
-The tests of speculation have engines of their own, without a server (`bench/engine/engines.py`).
-"""
+"""One server on real vLLM engines (CPU build) for all e2e tests: a cold start costs most of a minute."""
 
 from __future__ import annotations
 
@@ -21,17 +18,9 @@ from tests.support.e2e_app import e2e_application
 QUESTION: Final = "What is the capital of France?"
 TIER_OF_POWER: Final = {10: "eco", 40: "balanced", 70: "performance", 95: "ultra"}
 
-# Engines without the server come before it, so that the cores are theirs. Then cold starts, so that the tests after
-# them find every tier warm; the tests that kill an engine and the server come last.
-FIRST = (
-    "test_speculation_engine",
-    "test_engine_answers",
-    "test_speculation_sampling",
-    "test_draft_fallback",
-    "test_bundled_weights",
-    "test_inference",
-    "test_fallback",
-)
+# Cold starts come first, so that the tests after them find every tier warm; the tests that kill an engine and the server
+# come last.
+FIRST = ("test_inference", "test_fallback")
 LAST = ("test_health", "test_stopping")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.engine.engines import EngineProcess
 from router.registry import Speculation
-from tests.e2e.test_speculation_sampling import K_MAX, assert_drafts_change_no_distribution, tiny_engine
+from tests.integration.engines.test_sampling import K_MAX, assert_drafts_change_no_distribution, tiny_engine
 
 
 @pytest.fixture(scope="module", params=["ngram", "draft_model"])

@@ -11,7 +11,8 @@ from tests.support.many_streams import Streams
 
 
 def test_all_four_tiers_answer_from_one_card(shared: Api) -> None:
-    assert types(shared) == {}
+    # Each application watches the cluster by itself, so another one may have seen the last node go a little earlier.
+    shared.wait_for(lambda api: types(api) == {})
     streams = Streams(shared.base_url)
     streams.start([{"prompt": "hello", "mode": "manual", "power": power} for power in (10, 40, 60, 95)])
     answers = streams.answers(timeout_s=PATIENCE_S)

@@ -2,7 +2,7 @@
 
 The model has 64 tokens and random weights (`tests/support/tiny_llama.py`), so that a wrong distribution shows in few
 samples. Half of the samples without drafts have a seed of their own, as vLLM samples those in another way; the seeds
-are fixed. Requests with a seed get no drafts (`test_speculation_engine.py`), so none of the drafted ones has one. The
+are fixed. Requests with a seed get no drafts (`test_depths.py`), so none of the drafted ones has one. The
 depths of `auto` follow the clock, so no two runs are the same to the last token: a run fails without any fault with
 probability `ALPHA` at most.
 

@@ -1,0 +1,1 @@
+"""Real vLLM engines (CPU build) in processes of their own, without Ray."""
