@@ -26,12 +26,12 @@ from typing import Any, Final, NamedTuple
 from bench.reporting.options import parser
 from bench.reporting.plot import grouped_bars
 from bench.reporting.report import Value, markdown_table, print_report, provenance, write_json
-from bench.scaling.policies import MIN_REPLICAS, POLICIES
-from bench.scaling.simulation import Hardware, Outcome, simulate
-from bench.scaling.traffic import SHAPES, make_trace
+from bench.scaling.hardware import hardware_of
+from bench.scaling.policies import POLICIES
+from bench.scaling.simulation import Outcome, simulate
+from bench.scaling.traffic import SHAPES, made
 
-HARDWARE: Final = Hardware(slots=32, cold_start_s=60.0)
-"""32 concurrent requests; a replica runs a minute after it was requested, give or take a fifth."""
+HARDWARE: Final = hardware_of("eco")
 DURATIONS_S: Final[Mapping[int, float]] = {4: 14_400.0, 32: 14_400.0, 250: 7_200.0, 1000: 7_200.0}
 """By most replicas. Requests grow with the replicas, so large tiers are simulated for a shorter time."""
 QUICK_DURATIONS_S: Final[Mapping[int, float]] = {4: 7_200.0, 32: 7_200.0}
@@ -51,10 +51,11 @@ class Case(NamedTuple):
 
 def run_case(case: Case) -> Outcome:
     """Simulate one case."""
-    trace = make_trace(case.trace, HARDWARE, case.replicas_max, case.duration_s, case.seed)
+    trace = made(case.trace, HARDWARE, case.replicas_max, case.duration_s, case.seed)
     policy = POLICIES[case.policy](HARDWARE, case.replicas_max)
-    initial = max(MIN_REPLICAS, case.replicas_max // 4)
-    return simulate(trace, HARDWARE, policy, ttft_target_s=TTFT_TARGET_S, initial=initial)
+    return simulate(
+        trace, HARDWARE, policy, ttft_target_s=TTFT_TARGET_S, initial=case.replicas_max, counted_from_s=600.0
+    )
 
 
 def rows_of(outcomes: Mapping[Case, Outcome]) -> list[dict[str, Value]]:

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from ray.serve import autoscaling_policy as serve_policy
 from ray.serve.config import AutoscalingConfig
 
-from bench.scaling.simulation import Hardware, Policy, Snapshot
+from bench.scaling.hardware import Hardware
+from bench.scaling.simulation import Policy, Snapshot
 from cluster.autoscaling import Memory, ScalingRules, ScalingSettings, Signals, decide
 
 MIN_REPLICAS: Final = 1
@@ -40,7 +41,8 @@ def queue_wait(hardware: Hardware, replicas_max: int) -> Policy:
                 running=snapshot.running,
                 scaled_out_s=scaled_out_s,
                 queued=snapshot.queued,
-                engine_running=snapshot.in_engines,
+                engine_running=snapshot.engine_running,
+                engine_waiting=snapshot.engine_waiting,
                 service_s=snapshot.service_s,
                 idle_s=0.0 if snapshot.in_engines else snapshot.now_s - busy_s,
                 queue_wait_ms=1000 * snapshot.queue_wait_s,
@@ -102,7 +104,8 @@ def keda_queue(hardware: Hardware, replicas_max: int) -> Policy:
         if snapshot.now_s - polled_s < KEDA_POLL_S:
             return snapshot.target
         polled_s = snapshot.now_s
-        needed = max(MIN_REPLICAS, min(replicas_max, ceil(snapshot.queued / KEDA_THRESHOLD)))
+        waiting = snapshot.queued + snapshot.engine_waiting
+        needed = max(MIN_REPLICAS, min(replicas_max, ceil(waiting / KEDA_THRESHOLD)))
         needs.append((snapshot.now_s, needed))
         while needs[0][0] <= snapshot.now_s - HPA_STABILIZATION_S:
             needs.popleft()

@@ -1,10 +1,8 @@
-"""Discrete-event simulation of one tier: requests, engine replicas that take time to start, and a scaling policy.
+"""Simulation of one tier: requests, engine replicas that take time to start, and a scaling policy.
 
-Every arrival, start and end of a request is an event. The policy decides once a simulated second. Requests wait in one
-queue, first come, first served (Serve's handles), and go to the less busy of two random replicas (Serve's power of two
-choices). A request holds one slot of its replica for its prefill and its tokens, whose rate falls with the size of the
-batch. A replica costs from the moment it is requested until it is gone. One that is removed finishes its requests and
-takes no new ones.
+`bench/scaling/engines.py` has the requests and engines, event by event. Here the policy decides once a simulated
+second, and replicas start and leave. A replica costs from the moment it is requested until it is gone. One that is
+removed finishes its requests and takes no new ones.
 """
 
 from __future__ import annotations
@@ -12,40 +10,45 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
+import numpy as np
+
+from bench.scaling.engines import (
+    GONE,
+    LEAVING,
+    SERVING,
+    STARTING,
+    Ints,
+    Replicas,
+    Requests,
+    Speed,
+    advance,
+    compiled,
+    no_counts,
+    no_replicas,
+)
+from bench.scaling.hardware import Floats, Hardware
+
 PERIOD_S: Final = 1.0
-WAIT_MEMORY_S: Final = 5.0
-"""Window of the reported mean queue wait, s."""
-SERVICE_GAIN: Final = 0.1
-"""Weight of the requests that ended in a second in the smoothed service time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """Speed of a replica. Times in seconds."""
-
-    slots: int
-    cold_start_s: float
-    prefill_s: float = 0.2
-    token_s: float = 0.02
-    token_s_per_running: float = 0.0005
-    """Added to `token_s` for every request in the batch."""
-
-    def service_s(self, tokens: float, running: int) -> float:
-        """Return how long a request holds its slot if it joins `running` others."""
-        return self.prefill_s + tokens * (self.token_s + self.token_s_per_running * running)
+WAITS_S: Final = 10.0
+SERVICES_S: Final = 60.0
+"""Windows of the reported mean queue wait and service time, as in `serve_app/engine`, s."""
+_COMPILED_FROM: Final = 5000
+"""Compile the engines for traces with more requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Arrivals and lengths of requests."""
+    """Arrivals and lengths of requests, in the order of arrival."""
 
     name: str
-    arrivals_s: Sequence[float]
-    tokens: Sequence[float]
+    arrivals_s: Floats
+    prompt_tokens: Floats
+    completion_tokens: Floats
     duration_s: float
 
 
@@ -57,11 +60,19 @@ class Snapshot:
     target: int
     running: int
     queued: int
-    in_engines: int
+    """Requests that no replica has taken."""
+    engine_running: int
+    engine_waiting: int
+    """Requests on replicas that stay; those that wait for another's prefill."""
     service_s: float
-    """Mean time that recently ended requests held their slots."""
+    """Mean time on a replica of the requests that ended in the last minute."""
     queue_wait_s: float
-    """Mean of recently started requests, without those that arrived before their replica was ready."""
+    """Mean wait for the prefill to begin, over the last ten seconds, without waits for a replica that started."""
+
+    @property
+    def in_engines(self) -> int:
+        """Requests on replicas."""
+        return self.engine_running + self.engine_waiting
 
 
 Policy = Callable[[Snapshot], int]
@@ -74,7 +85,7 @@ class Outcome:
 
     requests: int
     missed: int
-    """Requests whose TTFT was over the target, or that never started."""
+    """Requests whose TTFT was over the target, or that got no token."""
     gpu_hours: float
     scale_actions: int
     most_replicas: int
@@ -82,162 +93,170 @@ class Outcome:
     @property
     def miss_share(self) -> float:
         """0-1."""
-        return self.missed / self.requests
+        return self.missed / self.requests if self.requests else 0.0
 
 
 class _Tier:
     """Replicas, and the requests that run on them."""
 
-    def __init__(self, hardware: Hardware, rng: random.Random) -> None:
+    def __init__(self, trace: Trace, hardware: Hardware, places: int, counted_from_s: float) -> None:
         self.hardware = hardware
-        self.rng = rng
-        self.busy: list[int] = []  # by replica: requests that it runs
-        self.began_s: list[float] = []  # by replica: when it was requested
-        self.ready_s: list[float] = []
-        self.leaving: set[int] = set()
-        self.serving: list[int] = []
-        self.starting: list[tuple[float, int]] = []  # heap of (ready, replica)
-        self.ends: list[tuple[float, int, float]] = []  # heap of (end of a request, its replica, time it took)
-        self.free = 0  # slots
-        self.in_engines = 0  # requests that run on replicas which stay
-        self.gpu_s = 0.0
+        self.rng = random.Random(trace.name)
+        self.starting: list[tuple[float, int]] = []  # heap of (ready, place)
+        size = len(trace.arrivals_s)
+        self.requests = Requests(
+            trace.arrivals_s,
+            trace.prompt_tokens,
+            trace.completion_tokens,
+            hardware.prefill_s(trace.prompt_tokens),
+            np.full(size, inf),
+            np.full(size, inf),
+        )
+        self.counts = no_counts()
+        self.speed = Speed(
+            hardware.slots,
+            hardware.batched_tokens,
+            np.array(hardware.host_s),
+            np.array(hardware.pass_s),
+            hardware.kv_s,
+            counted_from_s,
+        )
+        self.replicas = no_replicas(1 << max(1, places - 1).bit_length(), hardware.slots)
+        self.advance = compiled() if size > _COMPILED_FROM else advance
 
     def scale(self, target: int, now_s: float) -> None:
         """Start or remove replicas. Starting ones are removed first, then the least busy."""
-        have = len(self.serving) + len(self.starting)
+        have = int(self.counts.serving[0]) + len(self.starting)
         for _ in range(target - have):
-            replica = len(self.busy)
-            self.busy.append(0)
-            self.began_s.append(now_s)
-            self.ready_s.append(now_s + self.hardware.cold_start_s * self.rng.uniform(0.8, 1.2))
-            heapq.heappush(self.starting, (self.ready_s[replica], replica))
+            place = self._free_place()
+            self.replicas.state[place] = STARTING
+            self.replicas.requested_s[place] = now_s
+            self.replicas.ready_s[place] = now_s + self.hardware.cold_start_s * self.rng.uniform(0.8, 1.2)
+            heapq.heappush(self.starting, (float(self.replicas.ready_s[place]), place))
         surplus = have - target
         while surplus > 0 and self.starting:
             last = max(self.starting)
             self.starting.remove(last)
             heapq.heapify(self.starting)
-            self.gpu_s += now_s - self.began_s[last[1]]
+            self._gone(last[1], now_s)
             surplus -= 1
         if surplus > 0:
-            self.serving.sort(key=self.busy.__getitem__)
-            for replica in self.serving[:surplus]:
-                self.free -= self.hardware.slots - self.busy[replica]
-                self.in_engines -= self.busy[replica]
-                if self.busy[replica]:
-                    self.leaving.add(replica)
+            serving = self.serving()
+            order = serving[np.argsort(self.replicas.busy[serving], kind="stable")]
+            for place in order[:surplus].tolist():
+                busy = self.replicas.busy[place]
+                self.counts.free[0] -= self.hardware.slots - busy
+                if busy:
+                    self.replicas.state[place] = LEAVING
                 else:
-                    self.gpu_s += now_s - self.began_s[replica]
-            del self.serving[:surplus]
+                    self._gone(place, now_s)
+            self.replicas.serving[: len(order) - surplus] = order[surplus:]
+            self.counts.serving[0] -= surplus
 
     def become_ready(self, now_s: float) -> None:
         """Let the replicas that have started take requests."""
         while self.starting and self.starting[0][0] <= now_s:
-            _, replica = heapq.heappop(self.starting)
-            self.serving.append(replica)
-            self.free += self.hardware.slots
+            _, place = heapq.heappop(self.starting)
+            self.replicas.state[place] = SERVING
+            self.replicas.serving[self.counts.serving[0]] = place
+            self.counts.serving[0] += 1
+            self.counts.free[0] += self.hardware.slots
 
-    def choose(self) -> int:
-        """Return a replica with a free slot: the less busy of two random ones if possible."""
-        pick, count = self.rng.random, len(self.serving)
-        for _ in range(4):
-            one, other = self.serving[int(pick() * count)], self.serving[int(pick() * count)]
-            best = one if self.busy[one] <= self.busy[other] else other
-            if self.busy[best] < self.hardware.slots:
-                return best
-        return min(self.serving, key=self.busy.__getitem__)
+    def serving(self) -> Ints:
+        """Return the places of the replicas that take requests."""
+        return self.replicas.serving[: self.counts.serving[0]]
 
-    def begin(self, replica: int, tokens: float, now_s: float) -> None:
-        """Start a request on a replica."""
-        service_s = self.hardware.service_s(tokens, self.busy[replica])
-        heapq.heappush(self.ends, (now_s + service_s, replica, service_s))
-        self.busy[replica] += 1
-        self.free -= 1
-        self.in_engines += 1
+    def waiting(self) -> int:
+        """Return the requests that wait for another's prefill on the replicas that stay."""
+        return int(np.maximum(self.replicas.prompts[self.serving()] - 1, 0).sum())
 
-    def end(self) -> int | None:
-        """End the next request; return its replica if that may take another."""
-        now_s, replica, _ = heapq.heappop(self.ends)
-        self.busy[replica] -= 1
-        if replica not in self.leaving:
-            self.free += 1
-            self.in_engines -= 1
-            return replica
-        if not self.busy[replica]:
-            self.leaving.discard(replica)
-            self.gpu_s += now_s - self.began_s[replica]
-        return None
+    def close(self, now_s: float) -> float:
+        """Return the cost of all replicas until now, replica-seconds."""
+        for place in np.flatnonzero(self.replicas.state):
+            self._gone(int(place), now_s)
+        return self.counts.gone_s.item()
 
-    def close(self, now_s: float) -> None:
-        """End the trace: count the cost of all replicas until now."""
-        present = [*self.serving, *self.leaving, *(replica for _, replica in self.starting)]
-        self.gpu_s += sum(now_s - self.began_s[replica] for replica in present)
+    def _gone(self, place: int, now_s: float) -> None:
+        since_s = max(float(self.replicas.requested_s[place]), self.speed.counted_from_s)
+        self.counts.gone_s[0] += max(0.0, now_s - since_s)
+        self.replicas.state[place] = GONE
+
+    def _free_place(self) -> int:
+        free = np.flatnonzero(self.replicas.state == GONE)
+        if not len(free):
+            self.replicas = _grown(self.replicas, self.hardware.slots)
+            return self._free_place()
+        return int(free[0])
 
 
-def simulate(trace: Trace, hardware: Hardware, policy: Policy, *, ttft_target_s: float, initial: int) -> Outcome:
+def simulate(
+    trace: Trace, hardware: Hardware, policy: Policy, *, ttft_target_s: float, initial: int, counted_from_s: float = 0.0
+) -> Outcome:
     """Run a trace under a policy.
 
     Args:
         trace: traffic.
         hardware: of every replica.
         policy: decides once a simulated second.
-        ttft_target_s: a request without a token after this time is missed.
+        ttft_target_s: a request without a token after this time is missed. Those that arrive so late that the trace
+            ends before it do not count.
         initial: replicas that run at the beginning.
+        counted_from_s: requests and costs before this time do not count.
     """
-    tier = _Tier(hardware, random.Random(trace.name))
+    tier = _Tier(trace, hardware, 2 * initial, counted_from_s)
     tier.scale(initial, -2 * hardware.cold_start_s)
     tier.become_ready(0.0)
-    tier.began_s = [0.0] * initial
-    queue: deque[int] = deque()
-    waits: deque[tuple[float, float]] = deque()
-    missed = actions = ended = index = 0
-    service_s = took_s = 0.0
+    tier.replicas.requested_s[:] = 0.0
+    counts = tier.counts
+    waits: deque[tuple[int, float]] = deque(maxlen=int(WAITS_S / PERIOD_S))
+    services: deque[tuple[int, float]] = deque(maxlen=int(SERVICES_S / PERIOD_S))
+    actions = 0
     target = most = initial
-    arrivals, tokens = trace.arrivals_s, trace.tokens
-
-    def begin(request: int, replica: int, now_s: float) -> None:
-        nonlocal missed
-        waited_s = now_s - arrivals[request]
-        if waited_s + hardware.prefill_s > ttft_target_s:
-            missed += 1
-        if tier.ready_s[replica] <= arrivals[request]:
-            waits.append((now_s, waited_s))
-        tier.begin(replica, tokens[request], now_s)
-
     for second in range(int(trace.duration_s / PERIOD_S)):
         now_s = second * PERIOD_S
         tier.become_ready(now_s)
-        while queue and tier.free > 0:
-            begin(queue.popleft(), tier.choose(), now_s)
-        if ended:
-            service_s = service_s + SERVICE_GAIN * (took_s / ended - service_s) if service_s else took_s / ended
-        ended, took_s = 0, 0.0
-        while waits and waits[0][0] <= now_s - WAIT_MEMORY_S:
-            waits.popleft()
-        wait_s = sum(waited for _, waited in waits) / len(waits) if waits else 0.0
-        snapshot = Snapshot(now_s, target, len(tier.serving), len(queue), tier.in_engines, service_s, wait_s)
+        waiting = tier.waiting()
+        snapshot = Snapshot(
+            now_s=now_s,
+            target=target,
+            running=int(counts.serving[0]),
+            queued=int(counts.arrived[0] - counts.begun[0]),
+            engine_running=int(counts.serving[0] * hardware.slots - counts.free[0]) - waiting,
+            engine_waiting=waiting,
+            service_s=_mean(services),
+            queue_wait_s=_mean(waits),
+        )
         new_target = policy(snapshot)
         if new_target != target:
             target = new_target
             actions += 1
             most = max(most, target)
             tier.scale(target, now_s)
-        until_s = now_s + PERIOD_S
-        while True:
-            arrival_s = arrivals[index] if index < len(arrivals) else until_s
-            if tier.ends and tier.ends[0][0] <= min(arrival_s, until_s):
-                end_s, _, request_s = tier.ends[0]
-                ended += 1
-                took_s += request_s
-                replica = tier.end()
-                if replica is not None and queue:
-                    begin(queue.popleft(), replica, end_s)
-            elif arrival_s < until_s:
-                if tier.free > 0:
-                    begin(index, tier.choose(), arrival_s)
-                else:
-                    queue.append(index)
-                index += 1
-            else:
-                break
-    tier.close(trace.duration_s)
-    return Outcome(index, missed + len(queue), tier.gpu_s / 3600, actions, most)
+        tier.advance(tier.requests, tier.replicas, counts, tier.speed, now_s, now_s + PERIOD_S)
+        waits.append((int(counts.waits[0]), float(counts.waited_s[0])))
+        services.append((int(counts.ended[0]), float(counts.served_s[0])))
+        counts.waits[0] = counts.ended[0] = 0
+        counts.waited_s[0] = counts.served_s[0] = 0.0
+    counted = (trace.arrivals_s >= counted_from_s) & (trace.arrivals_s <= trace.duration_s - ttft_target_s)
+    late = tier.requests.first_s - trace.arrivals_s > ttft_target_s
+    hours = tier.close(trace.duration_s) * hardware.gpus / 3600
+    return Outcome(int(counted.sum()), int((counted & late).sum()), hours, actions, most)
+
+
+def _mean(sums: deque[tuple[int, float]]) -> float:
+    """Return the mean of values that are given as a number of them and their sum for each second; 0 without any."""
+    count = sum(number for number, _ in sums)
+    return sum(total for _, total in sums) / count if count else 0.0
+
+
+def _grown(replicas: Replicas, slots: int) -> Replicas:
+    """Return the same replicas with twice as many places."""
+    size = len(replicas.state)
+    grown = no_replicas(2 * size, slots)
+    for name, old, new in zip(Replicas._fields, replicas, grown, strict=True):
+        if name != "earliest":
+            new[:size] = old
+    for node in range(2 * size - 1, 0, -1):
+        one, other = grown.earliest[2 * node], grown.earliest[2 * node + 1]
+        grown.earliest[node] = one if grown.next_s[one] <= grown.next_s[other] else other
+    return grown

@@ -73,15 +73,24 @@ def step_ms(model_name: str, gpu_name: str, parallel: int, batch: int) -> float:
 
 
 def decode_ms(model: Model, gpu: Gpu, card: Coefficients, parallel: int, batch: int) -> float:
-    """Return the time of a decode step, ms: the host's work, or the GPU's if that takes longer.
+    """Return the time of a decode step of mean requests, ms: the host's work, or the GPU's if that takes longer.
 
     gpu = max(weights / (share x bandwidth), 2 x weights x batch / (share x compute)) + KV / (share x bandwidth)
           + layers x layer_ms + what the split costs; weights and KV are those of one of the cards
     """
-    per_ms = card.bandwidth_share * gpu.bandwidth_gb_s * 1e6
-    kv = batch * MEAN_REQUEST_TOKENS * model.kv_bytes_per_token(model.layers, parallel) / per_ms
-    busy = prefill_ms(model, gpu, card, parallel, batch) + kv
-    return max(_HOST_MS + _HOST_MS_PER_REQUEST * batch, busy)
+    kv = kv_ms(model, gpu, card, parallel, batch * MEAN_REQUEST_TOKENS)
+    return max(host_ms(batch), prefill_ms(model, gpu, card, parallel, batch) + kv)
+
+
+def host_ms(batch: int) -> float:
+    """Return the host's work for a step, ms: it runs beside the GPU's."""
+    return _HOST_MS + _HOST_MS_PER_REQUEST * batch
+
+
+def kv_ms(model: Model, gpu: Gpu, card: Coefficients, parallel: int, tokens: float) -> float:
+    """Return the time in which keys and values of so many tokens are read, ms."""
+    read = tokens * model.kv_bytes_per_token(model.layers, parallel)
+    return read / (card.bandwidth_share * gpu.bandwidth_gb_s * 1e6)
 
 
 def prefill_ms(model: Model, gpu: Gpu, card: Coefficients, parallel: int, tokens: int) -> float:
