@@ -77,3 +77,43 @@ def curves(
     axes.legend(fontsize="small")
     axes.grid(alpha=0.3)
     figure.savefig(path, metadata={"Date": None})
+
+
+def fronts(
+    path: Path,
+    title: str,
+    panels: Mapping[tuple[str, str], Mapping[str, Sequence[tuple[float, float]]]],
+    x_label: str,
+    y_label: str,
+) -> None:
+    """Draw a table of panels, each with lines through points. The y axes are linear up to 0.1, then logarithmic.
+
+    Args:
+        path: SVG file to write.
+        title: above all panels.
+        panels: by row and column: points (x, y) by name.
+        x_label: label of the x axes.
+        y_label: label of the y axes.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    rows, columns = (list(dict.fromkeys(key[axis] for key in panels)) for axis in (0, 1))
+    figure = Figure(figsize=(4.2 * len(columns), 3.2 * len(rows) + 1.2), layout="constrained")
+    FigureCanvasSVG(figure)
+    figure.suptitle(title)
+    grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    for (row, column), lines in panels.items():
+        axes = grid[rows.index(row), columns.index(column)]
+        for name, points in lines.items():
+            axes.plot(*zip(*sorted(points), strict=True), "o-", color=f"C{names.index(name)}", label=name, markersize=3)
+        axes.set_yscale("symlog", linthresh=0.1)
+        axes.set_ylim(bottom=0)
+        axes.set_title(f"{row}, {column}", fontsize="medium")
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.grid(alpha=0.3)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small")
+    figure.savefig(path, metadata={"Date": None})

@@ -73,6 +73,8 @@ class Replicas(NamedTuple):
     prompts_from: Ints
     prompt_request: Ints
     prompt_ends_s: Floats
+    prompts_s: Floats
+    """Prefill time of the prompts behind the first."""
     serving: Ints
     """Places of the replicas that take requests: the first `Counts.serving`."""
 
@@ -105,6 +107,8 @@ class Speed(NamedTuple):
     pass_s: Floats
     kv_s: float
     counted_from_s: float
+    latest_s: float
+    """Requests whose first token would come later after their arrival are refused; infinite: none."""
 
 
 def advance(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, now_s: float, until_s: float) -> None:
@@ -165,6 +169,7 @@ def no_replicas(size: int, slots: int) -> Replicas:
         prompts_from=np.zeros(size, int),
         prompt_request=np.zeros((size, slots), int),
         prompt_ends_s=np.zeros(size),
+        prompts_s=np.zeros(size),
         serving=np.zeros(size, int),
     )
 
@@ -204,9 +209,14 @@ def _mixed(number: int) -> int:
 
 @_inlined
 def _begin(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, place: int, now_s: float) -> None:
-    """Give the first request of the queue to a replica."""
+    """Give the first request of the queue to a replica, or refuse it."""
     request = counts.begun[0]
     counts.begun[0] += 1
+    first_s = now_s + requests.prefill_s[request]
+    if replicas.prompts[place]:
+        first_s = first_s + replicas.prompt_ends_s[place] - now_s + replicas.prompts_s[place]
+    if first_s - requests.arrival_s[request] > speed.latest_s:
+        return
     counts.free[0] -= 1
     requests.begun_s[request] = now_s
     _settle(replicas, place, now_s)
@@ -214,6 +224,7 @@ def _begin(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed,
     end = (replicas.prompts_from[place] + replicas.prompts[place]) % speed.slots
     replicas.prompt_request[place, end] = request
     replicas.prompts[place] += 1
+    replicas.prompts_s[place] += requests.prefill_s[request]
     if replicas.prompts[place] == 1:
         _prefill(requests, replicas, counts, speed, place, now_s)
     _plan(replicas, speed, place)
@@ -225,6 +236,7 @@ def _prefill(requests: Requests, replicas: Replicas, counts: Counts, speed: Spee
     request = replicas.prompt_request[place, replicas.prompts_from[place]]
     chunks = ceil(requests.prompt_tokens[request] / speed.batched_tokens)
     took_s = requests.prefill_s[request] + chunks * replicas.kv_tokens[place] * speed.kv_s
+    replicas.prompts_s[place] -= requests.prefill_s[request]
     replicas.prompt_ends_s[place] = now_s + took_s
     replicas.tokens_per_s[place] = chunks / took_s
     if replicas.ready_s[place] <= requests.arrival_s[request]:
@@ -282,7 +294,7 @@ def _end(
     counts.served_s[0] += now_s - requests.begun_s[request]
     if replicas.state[place] == SERVING:
         counts.free[0] += 1
-        if counts.begun[0] < counts.arrived[0]:
+        while counts.begun[0] < counts.arrived[0] and replicas.busy[place] < speed.slots:
             _begin(requests, replicas, counts, speed, place, now_s)
     elif replicas.busy[place] == 0:
         replicas.state[place] = GONE

@@ -8,7 +8,7 @@ Speculation is not simulated, and the KV cache has room for all slots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -48,6 +48,10 @@ class Hardware:
     kv_s: float = 0.0
     """Time in which the keys and values of one token are read."""
 
+    def prompt_s(self, tokens: float) -> float:
+        """Return the time of the prefill of one prompt alone."""
+        return float(self.prefill_s(np.array([tokens]))[0])
+
     def prefill_s(self, prompt_tokens: Floats) -> Floats:
         """Return the time of the prefill of each prompt alone."""
         lengths, times_s = zip(*self.prompts_s, strict=True)
@@ -62,6 +66,11 @@ class Hardware:
         context = prompt_tokens + completion_tokens / 2
         steps = np.maximum(self.host_s[-1], self.pass_s[-1] + self.slots * context * self.kv_s)
         return np.asarray(self.prefill_s(prompt_tokens) + (completion_tokens - 1) * steps / self.slots)
+
+
+def scaled_cold_start(hardware: Hardware, share: float) -> Hardware:
+    """Return the same hardware with a share of its cold start."""
+    return replace(hardware, cold_start_s=share * hardware.cold_start_s)
 
 
 @cache

@@ -1,31 +1,57 @@
-"""The policies that the autoscaling benchmark compares: ours, Serve's own, and KEDA's threshold on waiting requests."""
+"""The policies that the benchmark compares, each over one setting: ours, Serve's own, KEDA's threshold, and none."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
+from statistics import NormalDist
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from ray.serve import autoscaling_policy as serve_policy
 from ray.serve.config import AutoscalingConfig
 
-from bench.scaling.hardware import Hardware
-from bench.scaling.simulation import Policy, Snapshot
+from bench.scaling.hardware import Floats, Hardware
+from bench.scaling.simulation import LONGEST_COLD_START, Policy, Snapshot, Trace
 from cluster.autoscaling import Memory, ScalingRules, ScalingSettings, Signals, decide
 
+OURS: Final = "queue_wait"
 MIN_REPLICAS: Final = 1
-KEDA_THRESHOLD: Final = 5
 KEDA_POLL_S: Final = 15.0
 HPA_STABILIZATION_S: Final = 300.0
 """Kubernetes' default for scaling in."""
 
 
-def queue_wait(hardware: Hardware, replicas_max: int) -> Policy:
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What a policy is made for."""
+
+    trace: Trace
+    """Only the clairvoyant may look at it."""
+    hardware: Hardware
+    replicas_max: int
+
+
+def our_settings(miss_share: float) -> ScalingSettings:
+    """Return our settings for a share of requests that may miss the target."""
+    return ScalingSettings(deviations=NormalDist().inv_cdf(1 - miss_share))
+
+
+def queue_wait(tier: Tier, miss_share: float) -> Policy:
     """The shipped policy: `cluster.autoscaling.decide` itself."""
-    rules = ScalingRules(hardware.slots, MIN_REPLICAS, replicas_max, hardware.cold_start_s, 600.0, ScalingSettings())
+    rules = ScalingRules(
+        tier.hardware.slots,
+        MIN_REPLICAS,
+        tier.replicas_max,
+        tier.hardware.cold_start_s,
+        600.0,
+        our_settings(miss_share),
+    )
     memory = Memory()
     scaled_out_s: float | None = None
     busy_s = 0.0
@@ -58,14 +84,14 @@ def queue_wait(hardware: Hardware, replicas_max: int) -> Policy:
     return policy
 
 
-def serve_default(hardware: Hardware, replicas_max: int) -> Policy:
+def serve_default(tier: Tier, ongoing: float) -> Policy:
     """Serve's own policy, its own code, with its default delays and window.
 
-    Its target of ongoing requests is half a replica's slots. The default of 2, a sixteenth of them, would keep the tier
-    at its maximum. Its input is fresher than in a cluster, where reports come every ten seconds.
+    Serve's default target of 2 ongoing requests would keep the tier at its maximum. Its input is fresher than in a
+    cluster, where reports come every ten seconds.
     """
     config = AutoscalingConfig(
-        min_replicas=MIN_REPLICAS, max_replicas=replicas_max, target_ongoing_requests=hardware.slots / 2
+        min_replicas=MIN_REPLICAS, max_replicas=tier.replicas_max, target_ongoing_requests=ongoing
     )
     decide_as_serve = serve_policy._apply_autoscaling_config(serve_policy._core_replica_queue_length_policy)
     window: deque[int] = deque(maxlen=int(config.look_back_period_s))
@@ -85,13 +111,13 @@ def serve_default(hardware: Hardware, replicas_max: int) -> Policy:
         with patch.object(serve_policy, "time", SimpleNamespace(time=lambda: snapshot.now_s)):
             target, state = decide_as_serve(context)
         whole: int = ceil(target)
-        return max(MIN_REPLICAS, min(replicas_max, whole))
+        return max(MIN_REPLICAS, min(tier.replicas_max, whole))
 
     return policy
 
 
-def keda_queue(hardware: Hardware, replicas_max: int) -> Policy:
-    """KEDA on the number of waiting requests: a threshold of 5 per replica, polled every 15 s.
+def keda_queue(tier: Tier, threshold: float) -> Policy:
+    """KEDA on the number of waiting requests: a threshold for each replica, polled every 15 s.
 
     Kubernetes' autoscaler at most doubles the replicas, or adds four, at a time. It scales in to what the last 300 s
     needed.
@@ -105,7 +131,7 @@ def keda_queue(hardware: Hardware, replicas_max: int) -> Policy:
             return snapshot.target
         polled_s = snapshot.now_s
         waiting = snapshot.queued + snapshot.engine_waiting
-        needed = max(MIN_REPLICAS, min(replicas_max, ceil(waiting / KEDA_THRESHOLD)))
+        needed = max(MIN_REPLICAS, min(tier.replicas_max, ceil(waiting / threshold)))
         needs.append((snapshot.now_s, needed))
         while needs[0][0] <= snapshot.now_s - HPA_STABILIZATION_S:
             needs.popleft()
@@ -116,6 +142,72 @@ def keda_queue(hardware: Hardware, replicas_max: int) -> Policy:
     return policy
 
 
-POLICIES: Final[Mapping[str, Callable[[Hardware, int], Policy]]] = MappingProxyType(
-    {"queue_wait": queue_wait, "serve_default": serve_default, "keda_queue": keda_queue}
+def fixed(tier: Tier, replicas: float) -> Policy:
+    """The same number of replicas, always."""
+    return lambda snapshot: int(replicas)
+
+
+def clairvoyant(tier: Tier, utilization: float) -> Policy:
+    """One that knows the future: it requests replicas a cold start ahead, and keeps what is needed again within one.
+
+    A second needs its prompts' work, spread over two seconds, and its answers' work, spread over ten, at this share of
+    the replicas' capacity.
+    """
+    hardware, trace = tier.hardware, tier.trace
+    prefill_s = hardware.prefill_s(trace.prompt_tokens)
+    needed = _per_second(trace, prefill_s, 2)
+    needed += _per_second(trace, hardware.work_s(trace.prompt_tokens, trace.completion_tokens) - prefill_s, 10)
+    ahead = ceil(LONGEST_COLD_START * hardware.cold_start_s) + 1
+    windows = sliding_window_view(np.append(needed, np.zeros(ahead)), ahead + 1)
+    targets = np.clip(np.ceil(windows.max(axis=1) / utilization), MIN_REPLICAS, tier.replicas_max).astype(int).tolist()
+    return lambda snapshot: int(targets[int(snapshot.now_s)])
+
+
+def _per_second(trace: Trace, work_s: Floats, spread_s: int) -> Floats:
+    """Return the mean work that arrives in the last `spread_s` seconds before the end of each second."""
+    seconds = np.bincount(trace.arrivals_s.astype(int), weights=work_s, minlength=int(trace.duration_s))
+    return np.convolve(seconds, np.full(spread_s, 1 / spread_s))[: int(trace.duration_s)]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A policy, and the settings that make its front."""
+
+    make: Callable[[Tier, float], Policy]
+    settings: Callable[[Hardware, int], Sequence[float]]
+    """By the hardware and the most replicas."""
+    rival: bool = False
+    cold_start: float = 1.0
+    """Share of the hardware's cold start."""
+    admission: bool = False
+    """Refuse a request whose first token would come too late."""
+
+
+def _each(*settings: float) -> Callable[[Hardware, int], Sequence[float]]:
+    return lambda hardware, replicas_max: settings
+
+
+def _replicas(hardware: Hardware, replicas_max: int) -> Sequence[float]:
+    """Return numbers of replicas from a quarter of the most to all."""
+    return sorted({max(MIN_REPLICAS, round(replicas_max * eighths / 8)) for eighths in range(2, 9)})
+
+
+FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
+    {
+        OURS: Family(queue_wait, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3)),
+        "serve_default": Family(
+            serve_default,
+            lambda hardware, replicas_max: [share * hardware.slots for share in (0.25, 0.375, 0.5, 0.75, 1.0)],
+            rival=True,
+        ),
+        "keda_queue": Family(keda_queue, _each(1, 2, 5, 10, 20), rival=True),
+        "fixed": Family(fixed, _replicas, rival=True),
+        "clairvoyant": Family(clairvoyant, _each(0.6, 0.8, 1.0, 1.3, 1.7, 2.5)),
+        "ours_fast_start": Family(queue_wait, _each(0.001, 0.01, 0.1), cold_start=0.1),
+        "fixed_admission": Family(fixed, lambda hardware, replicas_max: [replicas_max], admission=True),
+    }
 )
+"""By name. The settings are: the share of requests that may miss the target; target ongoing requests, from a quarter to
+all of the slots; waiting requests of a replica (5 in production-stack's example); replicas; utilization. The last three
+are no rivals, but show what would help: to know the future, to start ten times as fast, to refuse what would be late.
+"""

@@ -37,6 +37,8 @@ PERIOD_S: Final = 1.0
 WAITS_S: Final = 10.0
 SERVICES_S: Final = 60.0
 """Windows of the reported mean queue wait and service time, as in `serve_app/engine`, s."""
+LONGEST_COLD_START: Final = 1.2
+"""Of the cold starts, as a share of the mean; the shortest is as far below."""
 _COMPILED_FROM: Final = 5000
 """Compile the engines for traces with more requests."""
 
@@ -99,7 +101,7 @@ class Outcome:
 class _Tier:
     """Replicas, and the requests that run on them."""
 
-    def __init__(self, trace: Trace, hardware: Hardware, places: int, counted_from_s: float) -> None:
+    def __init__(self, trace: Trace, hardware: Hardware, places: int, counted_from_s: float, latest_s: float) -> None:
         self.hardware = hardware
         self.rng = random.Random(trace.name)
         self.starting: list[tuple[float, int]] = []  # heap of (ready, place)
@@ -120,6 +122,7 @@ class _Tier:
             np.array(hardware.pass_s),
             hardware.kv_s,
             counted_from_s,
+            latest_s,
         )
         self.replicas = no_replicas(1 << max(1, places - 1).bit_length(), hardware.slots)
         self.advance = compiled() if size > _COMPILED_FROM else advance
@@ -131,7 +134,8 @@ class _Tier:
             place = self._free_place()
             self.replicas.state[place] = STARTING
             self.replicas.requested_s[place] = now_s
-            self.replicas.ready_s[place] = now_s + self.hardware.cold_start_s * self.rng.uniform(0.8, 1.2)
+            share = self.rng.uniform(2 - LONGEST_COLD_START, LONGEST_COLD_START)
+            self.replicas.ready_s[place] = now_s + self.hardware.cold_start_s * share
             heapq.heappush(self.starting, (float(self.replicas.ready_s[place]), place))
         surplus = have - target
         while surplus > 0 and self.starting:
@@ -190,7 +194,14 @@ class _Tier:
 
 
 def simulate(
-    trace: Trace, hardware: Hardware, policy: Policy, *, ttft_target_s: float, initial: int, counted_from_s: float = 0.0
+    trace: Trace,
+    hardware: Hardware,
+    policy: Policy,
+    *,
+    ttft_target_s: float,
+    initial: int,
+    counted_from_s: float = 0.0,
+    admission: bool = False,
 ) -> Outcome:
     """Run a trace under a policy.
 
@@ -202,8 +213,9 @@ def simulate(
             ends before it do not count.
         initial: replicas that run at the beginning.
         counted_from_s: requests and costs before this time do not count.
+        admission: refuse requests whose first token would come too late, so that others are in time.
     """
-    tier = _Tier(trace, hardware, 2 * initial, counted_from_s)
+    tier = _Tier(trace, hardware, 2 * initial, counted_from_s, ttft_target_s if admission else inf)
     tier.scale(initial, -2 * hardware.cold_start_s)
     tier.become_ready(0.0)
     tier.replicas.requested_s[:] = 0.0
