@@ -1,15 +1,17 @@
-"""How many replicas a tier needs: a custom autoscaling policy for Ray Serve that keeps queue waits short.
+"""How many replicas a tier needs: a custom autoscaling policy for Ray Serve that buys as few misses as was requested.
 
 `decide` is pure: it takes signals and its memory, and returns a decision with its reason. Serve's controller calls
-`QueueWaitPolicy`.
+`DemandPolicy`.
 
-The policy in one paragraph. The offered load, in concurrent requests, is what the engines run plus what piles up
-meanwhile (Little's law). The tier needs enough replicas for that load, plus its growth until a replica that starts now
-is ready, plus headroom, plus the work to clear the backlog within seconds. If requests wait too long although all
-target replicas run, the replicas can do less than their slots promise, so the tier needs some more. Starting replicas
-count as present, so requests that wait for them cause no second scale-out. A replica goes when the tier has not needed
-it for the hold window. The headroom is learned: as much as the load usually changes within a cold start or, after
-bursts, enough for a burst like the largest of them.
+The policy in one paragraph. A rule is a level of the load (its mean over the last seconds, minutes or half hour, with
+its trend, or at this time of earlier days), times some room, and either follows the load at once or waits for the level.
+Every second every rule is tried on the requests that came: how many replicas it would have requested, which of them
+would have been ready after a cold start, how many requests would have waited longer than the target, and what it would
+have cost. The last hour counts. The tier follows the cheapest rule under which no more requests than the operator's
+share would have missed the target, also if bursts are somewhat larger than those seen; if none is so good, the one that
+misses least, within what may be spent. What a replica can do is measured: the requests that it runs while others wait.
+Starting replicas count as present, so requests that wait for them cause no second scale-out. A replica goes when the
+rule has not needed it for a cold start.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -18,47 +20,77 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from math import ceil, sqrt
+from math import ceil, exp, sqrt
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from ray.serve.config import AutoscalingContext
 from ray.util.metrics import Counter, Gauge
 
 logger = logging.getLogger("ray.serve")
 
-# The numbers below were chosen on the traces of `bench.autoscaling`.
+Floats = NDArray[np.float64]
+
+# The numbers below were chosen on made traffic (docs/decisions/0053), none of which `bench.autoscaling` reports.
 PERIOD_S: Final = 1.0
 """Time between two decisions, s."""
-GROWTH_WINDOW_S: Final = 7.0
-"""Window in which the growth of the load is measured for Little's law, s."""
-TREND_WINDOW_S: Final = 30.0
-"""Window in which the trend is measured that is extrapolated over a cold start, s."""
-SIGNIFICANT: Final = 3.0
-"""Standard deviations above which growth is not chance."""
+LONGEST_PERIOD_S: Final = 5.0
+"""A decision after a longer time (the tier slept, or the controller was busy) learns from this much, s."""
+MEANS_S: Final = (10.0, 60.0, 300.0, 1800.0)
+"""Time constants of the levels that are means, s."""
+ROOMS: Final = (0.6, 0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.2, 4.5, 7.0)
+"""Multiples of a level that rules keep."""
+SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Shares of all replicas that rules keep."""
+LARGER: Final = (1.0, 1.25, 1.6)
+CHANCES: Final = (0.94, 0.05, 0.01)
+"""Traffic to come is like that seen, or so many times larger, with these chances: an hour holds few bursts."""
+FORGET_S: Final = 3600.0
+"""Time constant with which misses and costs of the rules are forgotten, s."""
+LEARN_S: Final = 600.0
+"""A policy that has seen less than this does not scale in, except to zero, s."""
+PARTS: Final = 6
+"""Parts of a cold start in which the rules' targets are remembered."""
+RATE_S: Final = 10.0
+"""Time constant of the rates from which a replica's throughput is measured, s."""
+BUSY: Final = 0.35
+"""Utilization from which on a replica's throughput is measured."""
+EVIDENCE: Final = 20.0
+"""Replica-seconds at full utilization from which on the measured throughput counts."""
+UNTRIED: Final = 2.5
+"""Until then a replica is trusted with so many times what it has done at most."""
+USABLE: Final = 0.9
+"""Utilization above which replicas let requests wait, because not all are equally busy."""
 CLEAR_BACKLOG_S: Final = 5.0
 """Time in which a backlog should be cleared, s."""
-BURST_MEMORY_S: Final = 3600.0
-"""How long bursts and peaks are remembered, s."""
-MOST_HEADROOM: Final = 2.0
-"""Most headroom for bursts, as a share of the load."""
-PEAK_FACTOR: Final = 1.75
-"""Headroom for bursts covers at most this multiple of the recent peak load."""
-FIRST_DEVIATION: Final = 0.075
-"""Standard deviation of the load's change within a cold start, as a share of the load, until it was measured."""
-DEVIATION_GAIN_PER_S: Final = 0.002
-"""Share by which the measured deviation moves per second, so it adapts within an hour."""
-MEDIAN: Final = 0.6745
-"""Median of the absolute deviation of a normal distribution, in standard deviations."""
-SERVICE_GAIN: Final = 0.1
-"""Weight of a new sample in the smoothed service time."""
+KV_TARGET: Final = 0.9
+"""KV cache usage (0-1) above which a tier scales out."""
+DAY_S: Final = 86_400.0
+DAY_PARTS: Final = 288
+"""Parts of a day whose load is remembered."""
 COLD_START_GAIN: Final = 0.3
 """Weight of a new sample in the smoothed cold start."""
 LONGEST_COLD_START: Final = 4.0
 """A measured cold start counts as at most this multiple of the expected one."""
 NEVER: Final = float("-inf")
+
+_ALL: Final = len(MEANS_S) + 2
+_RULES: Final = [
+    (level, room, follows)
+    for level in range(_ALL + 1)
+    for room in (SHARES if level == _ALL else ROOMS)
+    for follows in (0.0, 1.0)
+]
+LEVEL: Final = np.array([level for level, _, _ in _RULES])
+ROOM: Final = np.array([room for _, room, _ in _RULES])
+FOLLOWS: Final = np.array([follows for _, _, follows in _RULES])
+"""By rule: its level (the means, the trend, the time of day, what all replicas can do), its room, and 1 if it follows the load at once."""
+_LARGER: Final = np.array(LARGER)[:, None]
+_CHANCES: Final = np.array(CHANCES)
 
 
 class ScalingSettings(BaseModel):
@@ -67,23 +99,21 @@ class ScalingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     wait_target_ms: float = Field(
-        default=250.0,
+        default=1000.0,
         gt=0,
-        description="Acceptable queue wait (arrival to first scheduling in the engine), ms.",
+        description="Target of the wait from arrival to first scheduling in the engine, ms. A longer wait is a miss.",
     )
-    headroom: float = Field(default=0.05, ge=0, description="Least headroom, as a share of the offered load.")
-    deviations: float = Field(
-        default=2.3,
+    miss_share: float = Field(
+        default=0.01,
         ge=0,
-        description="Headroom, in standard deviations of the load's usual change within a cold start.",
+        le=1,
+        description="Share of the requests (0-1) that may miss the target. Fewer misses cost more replicas.",
     )
-    hold_s: float = Field(
-        default=60.0,
-        ge=0,
-        description="Hold window: a replica goes when the tier has not needed it for this long, and for at least a "
-        "cold start, s. An idle tier goes to zero after `idle_before_zero_s`.",
+    most_spend: float = Field(
+        default=10.0,
+        ge=1,
+        description="Most replicas that are kept to avoid misses, as a multiple of those that the mean load needs.",
     )
-    kv_target: float = Field(default=0.9, gt=0, le=1, description="KV cache usage (0-1) above which a tier scales out.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +144,8 @@ class Signals:
     """Time of the last scale-out."""
     queued: float = 0.0
     """Requests that wait in Serve for a free replica."""
+    taken_per_s: float = 0.0
+    """Requests that replicas took lately, per second."""
     engine_running: float = 0.0
     engine_waiting: float = 0.0
     """Requests in the engines: in a batch, and waiting for one."""
@@ -124,8 +156,12 @@ class Signals:
     kv_usage: float = 0.0
     """Mean KV cache usage (0-1)."""
     queue_wait_ms: float = 0.0
-    """Arrival to first scheduling, of recent requests that found a running replica. Waits for a starting replica are
-    left out, because a cold start is not load."""
+    """Arrival to first scheduling, of recent requests that found a running replica."""
+
+    @property
+    def waiting(self) -> float:
+        """Requests that wait, in Serve or in an engine."""
+        return self.queued + self.engine_waiting
 
 
 class Reason(StrEnum):
@@ -136,15 +172,13 @@ class Reason(StrEnum):
     WAKE = "wake"
     """Requests wait, and no replica runs."""
     LOAD = "load"
-    """The offered load needs more."""
-    QUEUE_WAIT = "queue_wait"
-    """Requests wait too long although all target replicas run."""
+    """The offered load needs more, with the room that keeps the share of misses."""
     KV_CACHE = "kv_cache"
     """The KV caches are full before the slots are."""
     HELD = "held"
-    """Fewer would do now, but the hold window still needs them."""
+    """Fewer would do now, but a replica that went could be needed again before another one has started."""
     SCALE_IN = "scale_in"
-    """The hold window needs fewer."""
+    """Fewer have been enough for a cold start."""
     IDLE = "idle"
     """No request came for the idle time."""
     BOUNDED = "bounded"
@@ -155,28 +189,58 @@ Peaks = tuple[tuple[float, float], ...]
 """Maximum over a sliding window: (time, value), falling, so the first is the largest."""
 
 
-@dataclass(frozen=True, slots=True)
+def _zeros() -> Floats:
+    return np.zeros(len(_RULES))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What every rule would have done, by rule. Arrays are never changed in place."""
+
+    waiting: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    """Requests that wait under each rule, by `LARGER` and rule."""
+    missed: Floats = field(default_factory=_zeros)
+    cost: Floats = field(default_factory=_zeros)
+    """Requests that missed the target, and replica-seconds; older ones are forgotten slowly, as in the next three."""
+    requests: float = 0.0
+    load: float = 0.0
+    """Load, in replica-seconds."""
+    seen_s: float = 0.0
+    part_s: float = 0.0
+    """Time of the newest part."""
+    wanted: tuple[Floats, ...] = ()
+    """Most replicas that each rule needed in each part of the last cold start, the newest last."""
+    requested: tuple[Floats, ...] = ()
+    """Fewest replicas that each rule had requested in each part: those are ready now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """What the policy remembers between decisions."""
 
     decided_s: float = NEVER
-    load: tuple[tuple[float, float], ...] = ()
-    """(time, requests in the tier), for a trend window and the cold start before it."""
-    mean_load: float = 0.0
-    """Mean of the load in the trend window."""
-    deviation: float | None = None
-    """Standard deviation of the load's change within a cold start, as a share of the load; None until measured."""
-    bursts: Peaks = ()
-    """Growth of the load within a cold start, as a share of it."""
-    peak_load: Peaks = ()
+    queued: float = 0.0
+    waiting: float = 0.0
+    """Requests of the decision before."""
+    levels: tuple[float, ...] = (0.0,) * len(MEANS_S)
+    weights: tuple[float, ...] = (0.0,) * len(MEANS_S)
+    """Sums for the means of the load, requests per second, and their weights."""
+    day: tuple[float, ...] = ()
+    """Mean load by part of the day."""
+    day_part: int = -1
+    taken_per_s: float = 0.0
+    waiting_each: float = 0.0
+    """Requests per replica that were taken, per second, and that waited: recent means."""
+    busy_taken: float = 0.0
+    busy_replica_s: float = 0.0
+    """Requests that busy replicas took, and the replica-seconds that this took at full utilization."""
+    most_per_s: float = 0.0
+    """Most requests that a replica has taken, per second."""
+    trial: Trial = field(default_factory=Trial)
     needed: Peaks = ()
-    """Replicas needed in the hold window."""
+    """Replicas needed in the last cold start."""
     busy_s: float = NEVER
     """When the tier last had a request."""
-    service_s: float = 0.0
-    """Smoothed time that a request spends in an engine; 0 until one has ended."""
-    slow_since_s: float | None = None
-    """Since when requests wait too long although all target replicas run."""
     measured_scale_out_s: float | None = None
     """Time of the last scale-out whose cold start was measured."""
     cold_start_s: float | None = None
@@ -195,8 +259,10 @@ class Decision:
     needed: int
     """Replicas needed at this moment."""
     held: int
-    """Replicas needed in the hold window."""
+    """Replicas needed in the last cold start."""
     cold_start_s: float
+    rule: int | None
+    """The rule that the tier follows, as an index of `LEVEL`; None until requests have ended."""
     memory: Memory
 
 
@@ -210,25 +276,29 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     """
     now_s = signals.now_s
     memory = _with_cold_start(signals, memory, rules)
-    memory = _with_signals(signals, memory, rules)
     cold_start_s = _cold_start_s(memory, rules)
+    idle = now_s - _busy_s(signals, memory) >= rules.idle_s
+    # This memory does not know why the target is what it is.
+    learning = memory.trial.seen_s < LEARN_S
 
-    backlog = signals.queued + signals.engine_waiting
-    load = offered_load(signals, memory)
-    memory = _with_change(memory, load, now_s, cold_start_s)
-    if not backlog:
-        load += significant_growth_per_s(memory, TREND_WINDOW_S) * cold_start_s
-    needed, reason = _needed(signals, memory, rules, load, backlog)
+    arrived, elapsed_s = arrivals(signals, memory)
+    memory = _with_speed(signals, memory, arrived, elapsed_s)
+    memory = _with_levels(memory, arrived / elapsed_s, now_s, elapsed_s)
+    per_s = replica_per_s(signals, memory, rules)
+    rule: int | None = None
+    wanted: Floats | None = None
+    if per_s:
+        wanted = replicas_wanted(memory, now_s, cold_start_s, per_s, rules)
+        memory = replace(memory, trial=_tried(signals, memory, rules, wanted, arrived, elapsed_s, cold_start_s, per_s))
+        rule = choice(memory.trial, rules.settings)
 
-    idle = now_s - memory.busy_s >= rules.idle_s
+    needed, reason = _needed(signals, memory, rules, wanted, rule, per_s)
     keep = max(needed, 0 if idle else min(1, signals.target))
-    if memory.decided_s == NEVER:
-        # This memory does not know why the target is what it is.
+    if learning and not idle:
         keep = max(keep, signals.target)
-    # A replica should stay for at least as long as its start takes.
-    hold_s = 0.0 if idle else max(rules.settings.hold_s, cold_start_s)
-    in_window = _with_peak(memory.needed, now_s, min(rules.max_replicas, keep), hold_s)
-    memory = replace(memory, needed=in_window, decided_s=now_s)
+    held_s = 0.0 if idle else cold_start_s
+    in_window = _with_peak(memory.needed, now_s, min(rules.max_replicas, keep), held_s)
+    memory = replace(memory, needed=in_window, busy_s=_busy_s(signals, memory), decided_s=now_s)
     held = int(_largest(in_window))
 
     if needed > signals.target:
@@ -242,114 +312,187 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     bounded = max(rules.min_replicas, min(rules.max_replicas, target))
     if bounded < target:
         reason = Reason.BOUNDED
-    if bounded > signals.target:
-        memory = replace(memory, slow_since_s=None)
-    return Decision(bounded, reason, signals, load, needed, held, cold_start_s, memory)
+    offered = _level(memory, 0) * signals.service_s
+    return Decision(bounded, reason, signals, offered, needed, held, cold_start_s, rule, memory)
 
 
-def offered_load(signals: Signals, memory: Memory) -> float:
-    """Return how many requests would run at once if none had to wait.
+def arrivals(signals: Signals, memory: Memory) -> tuple[float, float]:
+    """Return the requests that came since the last decision, and the time since then, s."""
+    elapsed_s = min(LONGEST_PERIOD_S, max(PERIOD_S / 2, signals.now_s - memory.decided_s))
+    if memory.decided_s == NEVER:
+        elapsed_s = PERIOD_S
+    return max(0.0, signals.taken_per_s * elapsed_s + signals.queued - memory.queued), elapsed_s
 
-    By Little's law that is the arrival rate times the service time. Arrivals are completions plus growth, and
-    completions times service time are the running requests.
+
+def replica_per_s(signals: Signals, memory: Memory, rules: ScalingRules) -> float:
+    """Return how many requests a replica can take per second; 0 until one has ended.
+
+    At most as many as end when all slots are full. An engine may be busy long before that: with prompts, one after the
+    other, or for want of KV cache. So what busy replicas took is measured.
     """
-    return signals.engine_running + significant_growth_per_s(memory, GROWTH_WINDOW_S) * memory.service_s
-
-
-def significant_growth_per_s(memory: Memory, window_s: float) -> float:
-    """Return the growth of the load that chance does not explain, requests/s; 0 if there is none.
-
-    It is the slope of the least-squares line, less the noise of Poisson traffic: in T seconds, N requests of S seconds
-    each change by N T / S arrivals and as many completions, each with the square root of that as standard deviation.
-    """
-    if not memory.load or not memory.service_s:
+    if not signals.service_s and not memory.most_per_s:
         return 0.0
-    now_s = memory.load[-1][0]
-    window = [point for point in memory.load if point[0] > now_s - window_s]
-    mean = sum(value for _, value in window) / len(window)
-    noise = SIGNIFICANT * sqrt(2 * max(1.0, mean) / (memory.service_s * window_s))
-    return max(0.0, slope(window) - noise)
+    full = rules.slots / signals.service_s if signals.service_s else float("inf")
+    if memory.busy_replica_s >= EVIDENCE:
+        return min(full, memory.busy_taken / memory.busy_replica_s)
+    return min(full, UNTRIED * memory.most_per_s) if memory.most_per_s else 0.0
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the least-squares line through (x, y), or 0 if all x are equal."""
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+def utilization(waiting: float) -> float:
+    """Return the utilization of a queue with Poisson arrivals and equal service times in which so many wait (M/D/1).
+
+    Its mean number of waiting requests is u^2 / (2 (1 - u)).
+    """
+    return sqrt(waiting**2 + 2 * waiting) - waiting
 
 
-def _needed(signals: Signals, memory: Memory, rules: ScalingRules, load: float, backlog: float) -> tuple[int, Reason]:
+def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: float, rules: ScalingRules) -> Floats:
+    """Return how many replicas each rule needs now."""
+    recent, minute, minutes = (_level(memory, level) for level in range(3))
+    growth = max(0.0, minute - minutes) / (MEANS_S[2] - MEANS_S[1])
+    trend = minute + growth * (MEANS_S[1] + cold_start_s)
+    levels = [_level(memory, level) for level in range(len(MEANS_S))]
+    levels += [trend, _of_day(memory, now_s, cold_start_s), rules.max_replicas * USABLE * per_s]
+    most = np.maximum(ROOM * np.array(levels)[LEVEL], FOLLOWS * recent)
+    whole = np.ceil(most / (USABLE * per_s) - 1e-6)
+    return np.clip(whole, max(1, rules.min_replicas), max(1, rules.max_replicas))
+
+
+def choice(trial: Trial, settings: ScalingSettings) -> int:
+    """Return the cheapest rule that keeps the share of misses; without one, the one that misses least.
+
+    Rules that cost more than may be spent are left out, except where all do.
+    """
+    share = trial.missed / max(trial.requests, 1e-9)
+    allowed = trial.cost <= settings.most_spend * max(trial.load, trial.seen_s)
+    if not allowed.any():
+        return int(np.argmin(trial.cost))
+    good = allowed & (share <= settings.miss_share)
+    if good.any():
+        return int(np.argmin(np.where(good, trial.cost, np.inf)))
+    # Of those that miss equally often, the cheapest.
+    return int(np.argmin(np.where(allowed, share + 1e-6 * trial.cost / max(1e-9, trial.cost.max()), np.inf)))
+
+
+def _tried(
+    signals: Signals,
+    memory: Memory,
+    rules: ScalingRules,
+    wanted: Floats,
+    arrived: float,
+    elapsed_s: float,
+    cold_start_s: float,
+    per_s: float,
+) -> Trial:
+    """Add the requests that came to what every rule would have done.
+
+    A tier under a rule is a queue: its ready replicas take requests at their rate, and the others wait.
+    """
+    trial = memory.trial
+    new_part = not trial.wanted or signals.now_s - trial.part_s >= cold_start_s / PARTS
+    most = wanted if new_part else np.maximum(trial.wanted[-1], wanted)
+    before = trial.wanted if new_part else trial.wanted[:-1]
+    wanted_parts = (*before[-PARTS:], most)
+    requested = np.maximum.reduce(wanted_parts)
+    fewest = requested if new_part else np.minimum(trial.requested[-1], requested)
+    before = trial.requested if new_part else trial.requested[:-1]
+    requested_parts = (*before[-PARTS:], fewest)
+    taken_per_s = USABLE * per_s * np.minimum.reduce(requested_parts)
+
+    there = trial.waiting
+    then = np.maximum(0.0, there + _LARGER * arrived - taken_per_s * elapsed_s)
+    waits = (there / taken_per_s, then / taken_per_s)
+    longest, shortest = np.maximum(*waits), np.minimum(*waits)
+    target_s = rules.settings.wait_target_ms / 1000
+    late = np.clip((longest - target_s) / np.maximum(longest - shortest, 1e-9), 0.0, 1.0)
+    keep = exp(-elapsed_s / FORGET_S)
+    return Trial(
+        waiting=then,
+        missed=trial.missed * keep + arrived * (_CHANCES @ late),
+        cost=trial.cost * keep + requested * elapsed_s,
+        requests=trial.requests * keep + arrived,
+        load=trial.load * keep + arrived / per_s,
+        seen_s=trial.seen_s * keep + elapsed_s,
+        part_s=signals.now_s if new_part else trial.part_s,
+        wanted=wanted_parts,
+        requested=requested_parts,
+    )
+
+
+def _needed(
+    signals: Signals, memory: Memory, rules: ScalingRules, wanted: Floats | None, rule: int | None, per_s: float
+) -> tuple[int, Reason]:
     """Return the replicas needed at this moment, and the most demanding reason."""
     if not signals.running:
         # Nothing has run, so only the backlog is known. Count it in slots: its growth is not load, but waiting.
-        return ceil(backlog / rules.slots), Reason.WAKE
-    # Until the service time is known, expect no request to end soon.
-    clearing = backlog * (min(1.0, memory.service_s / CLEAR_BACKLOG_S) if memory.service_s else 1.0)
-    needs = {Reason.LOAD: ceil((_with_headroom(load, memory, rules) + clearing) / rules.slots)}
-    if signals.kv_usage > rules.settings.kv_target:
-        needs[Reason.KV_CACHE] = ceil(signals.running * signals.kv_usage / rules.settings.kv_target)
-    if memory.slow_since_s is not None and signals.now_s - memory.slow_since_s >= 2 * PERIOD_S:
-        needs[Reason.QUEUE_WAIT] = signals.running + max(1, signals.running // 10)
+        return ceil(signals.waiting / rules.slots), Reason.WAKE
+    if wanted is None or rule is None:
+        # Until requests have ended, expect none to end soon.
+        need = ceil((signals.engine_running + signals.waiting) / rules.slots)
+    else:
+        need = int(wanted[rule])
+        if FOLLOWS[rule]:
+            clearing = signals.waiting / CLEAR_BACKLOG_S
+            need = max(need, ceil((_level(memory, 0) + clearing) / (USABLE * per_s) - 1e-6))
+    needs = {Reason.LOAD: need}
+    if signals.kv_usage > KV_TARGET:
+        needs[Reason.KV_CACHE] = ceil(signals.running * signals.kv_usage / KV_TARGET)
     reason = max(needs, key=needs.__getitem__)
     return needs[reason], reason
 
 
-def _with_headroom(load: float, memory: Memory, rules: ScalingRules) -> float:
-    """Return the load with headroom, in slots.
-
-    The headroom covers the usual change of the load, which is at least that of Poisson traffic. After bursts it covers
-    one like the largest of them, within a multiple of the recent peak load.
-    """
-    settings = rules.settings
-    deviation = max(_deviation(memory), 1 / sqrt(max(1.0, load)))
-    usual = load * (1 + max(settings.headroom, settings.deviations * deviation))
-    burst = load * (1 + min(MOST_HEADROOM, _largest(memory.bursts)))
-    return max(usual, min(burst, _largest(memory.peak_load) * PEAK_FACTOR))
-
-
-def _with_change(memory: Memory, load: float, now_s: float, cold_start_s: float) -> Memory:
-    """Add the relative change of the load within a cold start: to the usual deviation, and to the bursts.
-
-    The deviation follows the median of the changes, in small steps up or down, so a few bursts do not move it. A burst
-    is growth that chance does not explain.
-    """
-    before = [value for time_s, value in memory.load if time_s <= now_s - cold_start_s]
-    if not before:
+def _with_speed(signals: Signals, memory: Memory, arrived: float, elapsed_s: float) -> Memory:
+    """Add what the signals say of how many requests a busy replica takes."""
+    began = max(0.0, arrived + memory.waiting - signals.waiting)
+    memory = replace(memory, waiting=signals.waiting, queued=signals.queued)
+    if not signals.running:
         return memory
-    then = max(1.0, sum(before) / len(before))
-    deviation = _deviation(memory)
-    step = 1 + DEVIATION_GAIN_PER_S * PERIOD_S
-    larger = abs(load / then - 1) > MEDIAN * deviation
-    growth = max(0.0, (load - SIGNIFICANT * sqrt(load)) / then - 1)
+    gain = 1 - exp(-elapsed_s / RATE_S)
+    per_s = memory.taken_per_s + gain * (began / elapsed_s / signals.running - memory.taken_per_s)
+    waiting = memory.waiting_each + gain * (signals.waiting / signals.running - memory.waiting_each)
+    busy = utilization(waiting)
+    memory = replace(
+        memory, taken_per_s=per_s, waiting_each=waiting, most_per_s=max(memory.most_per_s, per_s)
+    )
+    if busy < BUSY:
+        return memory
+    keep, replica_s = exp(-elapsed_s / FORGET_S), signals.running * elapsed_s
     return replace(
         memory,
-        deviation=deviation * step if larger else deviation / step,
-        bursts=_with_peak(memory.bursts, now_s, growth, BURST_MEMORY_S),
-        peak_load=_with_peak(memory.peak_load, now_s, min(load, memory.mean_load), BURST_MEMORY_S),
+        busy_taken=memory.busy_taken * keep + per_s * replica_s,
+        busy_replica_s=memory.busy_replica_s * keep + busy * replica_s,
     )
 
 
-def _with_signals(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
-    """Add what the signals say of load, service time and waits."""
-    now_s = signals.now_s
-    in_tier = signals.queued + signals.engine_waiting + signals.engine_running
-    oldest_s = now_s - TREND_WINDOW_S - _cold_start_s(memory, rules)
-    load = (*(point for point in memory.load if point[0] > oldest_s), (now_s, in_tier))
-    window = [value for time_s, value in load if time_s > now_s - TREND_WINDOW_S]
-    service_s, sample_s = memory.service_s, signals.service_s
-    if sample_s:
-        service_s = service_s + SERVICE_GAIN * (sample_s - service_s) if service_s else sample_s
-    slow = signals.queue_wait_ms > rules.settings.wait_target_ms and signals.running >= signals.target
-    slow_since_s = (now_s if memory.slow_since_s is None else memory.slow_since_s) if slow else None
-    return replace(
-        memory,
-        load=load,
-        mean_load=sum(window) / len(window),
-        service_s=service_s,
-        slow_since_s=slow_since_s,
-        busy_s=_busy_s(signals, memory),
-    )
+def _with_levels(memory: Memory, load: float, now_s: float, elapsed_s: float) -> Memory:
+    """Add the load (requests per second) of the time since the last decision to the means, and to the day."""
+    keeps = [exp(-elapsed_s / mean_s) for mean_s in MEANS_S]
+    levels = tuple(keep * level + (1 - keep) * load for keep, level in zip(keeps, memory.levels, strict=True))
+    weights = tuple(keep * weight + (1 - keep) for keep, weight in zip(keeps, memory.weights, strict=True))
+    memory = replace(memory, levels=levels, weights=weights)
+    part = int(now_s / DAY_S * DAY_PARTS)
+    if part == memory.day_part:
+        return memory
+    # A part has ended: its load is the mean of the last minutes.
+    day = (*memory.day[-DAY_PARTS:], _level(memory, 2)) if part == memory.day_part + 1 else ()
+    return replace(memory, day=day, day_part=part)
+
+
+def _of_day(memory: Memory, now_s: float, cold_start_s: float) -> float:
+    """Return the most load that there was, a day ago, from now until a replica that starts now is ready; 0 if unknown.
+
+    The last of `day` is the part that ended when `day_part` began.
+    """
+    ahead = 2 + int(cold_start_s / DAY_S * DAY_PARTS)
+    first = len(memory.day) - DAY_PARTS
+    if first < 0:
+        return 0.0
+    return max(memory.day[first : first + ahead])
+
+
+def _level(memory: Memory, level: int) -> float:
+    """Return one of the means of the load, requests per second; 0 before the first."""
+    return memory.levels[level] / memory.weights[level] if memory.weights[level] else 0.0
 
 
 def _with_cold_start(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
@@ -384,10 +527,6 @@ def _cold_start_s(memory: Memory, rules: ScalingRules) -> float:
     return rules.cold_start_s if memory.cold_start_s is None else memory.cold_start_s
 
 
-def _deviation(memory: Memory) -> float:
-    return FIRST_DEVIATION if memory.deviation is None else memory.deviation
-
-
 def _with_peak(peaks: Peaks, now_s: float, value: float, window_s: float) -> Peaks:
     """Add a value; drop those that are older than the window, or not larger and earlier."""
     return (*(peak for peak in peaks if peak[0] > now_s - window_s and peak[1] > value), (now_s, value))
@@ -397,7 +536,7 @@ def _largest(peaks: Peaks) -> float:
     return peaks[0][1] if peaks else 0.0
 
 
-class QueueWaitPolicy:
+class DemandPolicy:
     """The policy of one tier, which Serve's controller calls about ten times a second (`AutoscalingConfig.policy`).
 
     Serve itself wakes a tier without a replica, with one, before it calls the policy. It also applies the bounds.
@@ -476,6 +615,7 @@ def signals_of(context: AutoscalingContext) -> Signals:
         running=context.current_num_replicas,
         scaled_out_s=context.last_scale_up_time,
         queued=context.total_queued_requests or 0.0,
+        taken_per_s=sum(newest.get("taken_per_s", ())),
         engine_running=sum(newest.get("engine_running", ())),
         engine_waiting=sum(newest.get("engine_waiting", ())),
         service_s=_mean([value for value in newest.get("service_s", ()) if value]),

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import NormalDist
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -39,7 +38,7 @@ class Tier:
 
 def our_settings(miss_share: float) -> ScalingSettings:
     """Return our settings for a share of requests that may miss the target."""
-    return ScalingSettings(deviations=NormalDist().inv_cdf(1 - miss_share))
+    return ScalingSettings(miss_share=miss_share)
 
 
 def queue_wait(tier: Tier, miss_share: float) -> Policy:
@@ -67,6 +66,7 @@ def queue_wait(tier: Tier, miss_share: float) -> Policy:
                 running=snapshot.running,
                 scaled_out_s=scaled_out_s,
                 queued=snapshot.queued,
+                taken_per_s=snapshot.taken_per_s,
                 engine_running=snapshot.engine_running,
                 engine_waiting=snapshot.engine_waiting,
                 service_s=snapshot.service_s,

@@ -70,6 +70,8 @@ class Snapshot:
     """Mean time on a replica of the requests that ended in the last minute."""
     queue_wait_s: float
     """Mean wait for the prefill to begin, over the last ten seconds, without waits for a replica that started."""
+    taken_per_s: float = 0.0
+    """Requests that replicas took in the last second."""
 
     @property
     def in_engines(self) -> int:
@@ -222,7 +224,7 @@ def simulate(
     counts = tier.counts
     waits: deque[tuple[int, float]] = deque(maxlen=int(WAITS_S / PERIOD_S))
     services: deque[tuple[int, float]] = deque(maxlen=int(SERVICES_S / PERIOD_S))
-    actions = 0
+    actions = taken = 0
     target = most = initial
     for second in range(int(trace.duration_s / PERIOD_S)):
         now_s = second * PERIOD_S
@@ -237,7 +239,9 @@ def simulate(
             engine_waiting=waiting,
             service_s=_mean(services),
             queue_wait_s=_mean(waits),
+            taken_per_s=(int(counts.begun[0]) - taken) / PERIOD_S,
         )
+        taken = int(counts.begun[0])
         new_target = policy(snapshot)
         if new_target != target:
             target = new_target
