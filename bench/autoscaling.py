@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 from bench.reporting.options import parser
 from bench.reporting.plot import fronts
 from bench.reporting.report import markdown_table, print_report, provenance, write_json
-from bench.scaling.fronts import Key, Row, goal_rows, help_rows, rows_of, summary_rows
+from bench.scaling.fronts import HELP, Key, Row, goal_rows, help_rows, rows_of, summary_rows
 from bench.scaling.hardware import hardware_of, scaled_cold_start
 from bench.scaling.policies import FAMILIES, Tier
 from bench.scaling.simulation import Outcome, Trace, simulate
@@ -123,6 +123,7 @@ def write_report(path: Path, tier: TierName, rows: Sequence[Row], made_by: Mappi
         "## Against the goal",
         markdown_table(summary_rows(goals)),
         "## What would help",
+        HELP,
         markdown_table(help_rows(rows)),
         "## Every point of a rival",
         markdown_table(goals),

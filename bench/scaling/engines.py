@@ -68,6 +68,8 @@ class Replicas(NamedTuple):
     decoding_request: Ints
     decoding_until: Floats
     """`tokens` of the replica at its end."""
+    first: Ints
+    """Row of the decoding request that ends first."""
     prompts: Ints
     """Requests whose prefill has not ended: a ring from `prompts_from` on, the first one runs."""
     prompts_from: Ints
@@ -165,6 +167,7 @@ def no_replicas(size: int, slots: int) -> Replicas:
         decoding=np.zeros(size, int),
         decoding_request=np.zeros((size, slots), int),
         decoding_until=np.zeros((size, slots)),
+        first=np.zeros(size, int),
         prompts=np.zeros(size, int),
         prompts_from=np.zeros(size, int),
         prompt_request=np.zeros((size, slots), int),
@@ -180,12 +183,17 @@ def compiled() -> Callable[..., None]:
     return cast(Callable[..., None], njit(cache=True)(advance))
 
 
-def _inlined(function: _Function) -> _Function:
+def _called(function: _Function) -> _Function:
     """Let `advance` call a function when it is compiled."""
     return cast(_Function, register_jitable(function))
 
 
-@_inlined
+def _inlined(function: _Function) -> _Function:
+    """Let `advance` have a small function's code when it is compiled: a call with that many arrays takes longer."""
+    return cast(_Function, register_jitable(inline="always")(function))
+
+
+@_called
 def _choose(replicas: Replicas, counts: Counts, speed: Speed) -> int:
     """Return a replica with a free slot: the less busy of two random ones, or else the next with one."""
     serving = counts.serving[0]
@@ -207,7 +215,7 @@ def _mixed(number: int) -> int:
     return number ^ (number >> 16)
 
 
-@_inlined
+@_called
 def _begin(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, place: int, now_s: float) -> None:
     """Give the first request of the queue to a replica, or refuse it."""
     request = counts.begun[0]
@@ -230,7 +238,7 @@ def _begin(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed,
     _plan(replicas, speed, place)
 
 
-@_inlined
+@_called
 def _prefill(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, place: int, now_s: float) -> None:
     """Begin the first prompt's prefill: its chunks, and in each a token of every decoding request."""
     request = replicas.prompt_request[place, replicas.prompts_from[place]]
@@ -244,7 +252,7 @@ def _prefill(requests: Requests, replicas: Replicas, counts: Counts, speed: Spee
         counts.waited_s[0] += now_s - requests.arrival_s[request]
 
 
-@_inlined
+@_called
 def _event(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, place: int) -> None:
     """Let a replica's next event happen: a prompt's prefill ends, or else a request."""
     now_s = replicas.next_s[place]
@@ -258,7 +266,10 @@ def _event(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed,
         if left > 0:
             row = replicas.decoding[place]
             replicas.decoding_request[place, row] = request
-            replicas.decoding_until[place, row] = replicas.tokens[place] + left
+            until = replicas.tokens[place] + left
+            replicas.decoding_until[place, row] = until
+            if row == 0 or until < replicas.decoding_until[place, replicas.first[place]]:
+                replicas.first[place] = row
             replicas.decoding[place] += 1
             replicas.kv_tokens[place] += _context(requests, request)
         if replicas.prompts[place]:
@@ -266,13 +277,14 @@ def _event(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed,
         if left <= 0:
             _end(requests, replicas, counts, speed, place, request, now_s)
     else:
-        row = _first(replicas, place)
+        row = replicas.first[place]
         request = replicas.decoding_request[place, row]
         replicas.tokens[place] = replicas.decoding_until[place, row]
         last = replicas.decoding[place] - 1
         replicas.decoding_request[place, row] = replicas.decoding_request[place, last]
         replicas.decoding_until[place, row] = replicas.decoding_until[place, last]
         replicas.decoding[place] = last
+        replicas.first[place] = _first(replicas, place)
         replicas.kv_tokens[place] -= _context(requests, request)
         _end(requests, replicas, counts, speed, place, request, now_s)
     _plan(replicas, speed, place)
@@ -284,7 +296,7 @@ def _context(requests: Requests, request: int) -> float:
     return float(requests.prompt_tokens[request] + requests.completion_tokens[request] / 2)
 
 
-@_inlined
+@_called
 def _end(
     requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, place: int, request: int, now_s: float
 ) -> None:
@@ -330,7 +342,7 @@ def _plan(replicas: Replicas, speed: Speed, place: int) -> None:
     else:
         replicas.tokens_per_s[place] = 0.0
     if batch > 0:
-        left = max(0.0, replicas.decoding_until[place, _first(replicas, place)] - replicas.tokens[place])
+        left = max(0.0, replicas.decoding_until[place, replicas.first[place]] - replicas.tokens[place])
         next_s = min(next_s, replicas.now_s[place] + left / replicas.tokens_per_s[place])
     replicas.next_s[place] = next_s
     node = (len(replicas.earliest) // 2 + place) // 2

@@ -23,6 +23,14 @@ _STUDENT_T: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.
 """Its 0.975 quantile for 1 to 9 degrees of freedom."""
 
 
+HELP: Final = """\
+Fewest misses, and GPU-hours there. `kept`: all replicas, always. `kept_admission`: the same, and requests that would be
+late are refused (and count as missed). `ours`: as shipped. `fast_start`: ours, if a start took a tenth of the time.
+`clairvoyant`: a policy that knows the future. What even `kept` misses, more replicas than the most or admission would
+serve; what `clairvoyant` serves for less than `kept`, a forecast would; what `fast_start` serves and `ours` does not, a
+pool of warm nodes, weights on the node, or compiled kernels would."""
+
+
 class Key(NamedTuple):
     """One point of a front."""
 
@@ -140,11 +148,7 @@ def summary_rows(goals: Sequence[Row]) -> list[Row]:
 
 
 def help_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return what would help against the misses of each trace and size.
-
-    Columns, misses at the hours of all replicas kept unless said otherwise: all replicas; the same, with requests
-    refused that would be late; ours at its strictest; ours with starts ten times as fast; one that knows the future.
-    """
+    """Return the fewest misses of ours by trace and size, and of what would help (`HELP`), with their GPU-hours."""
     made = []
     for (trace, size), here in _by_place(rows).items():
         kept = max((row for row in here if row["policy"] == "fixed"), key=lambda row: float(row["gpu_hours"]))

@@ -202,7 +202,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         ),
         "keda_queue": Family(keda_queue, _each(1, 2, 5, 10, 20), rival=True),
         "fixed": Family(fixed, _replicas, rival=True),
-        "clairvoyant": Family(clairvoyant, _each(0.6, 0.8, 1.0, 1.3, 1.7, 2.5)),
+        "clairvoyant": Family(clairvoyant, _each(0.6, 0.8, 1.0, 1.2, 1.4, 1.7)),
         "ours_fast_start": Family(queue_wait, _each(0.001, 0.01, 0.1), cold_start=0.1),
         "fixed_admission": Family(fixed, lambda hardware, replicas_max: [replicas_max], admission=True),
     }

@@ -52,13 +52,14 @@ def test_a_run_reports_the_front_of_every_policy_its_page_and_its_plot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(autoscaling, "QUICK_SEEDS", {2: 1})
-    file = written(tmp_path / "mine.csv", np.linspace(0.0, 640.0, 200).tolist())
+    monkeypatch.setattr(autoscaling, "COUNTED_FROM_S", 60.0)
+    file = written(tmp_path / "mine.csv", np.linspace(0.0, 100.0, 50).tolist())
     assert run(monkeypatch, "--quick", "--trace", file, "--json", str(tmp_path / "out.json")) == 0
     written_json = json.loads((tmp_path / "out.json").read_text())
     rows = written_json["fronts"]
     assert {row["policy"] for row in rows} == set(FAMILIES)
     assert {(row["trace"], row["replicas_max"], row["seeds"]) for row in rows} == {("mine", 2, 1)}
-    # 41 s are counted; all replicas cost all of them.
+    # 42 s are counted, of 102; all replicas cost all of them.
     [all_kept] = [row for row in rows if (row["policy"], row["setting"]) == ("fixed", 2)]
     assert all_kept["gpu_hours"] == pytest.approx(2 * 42 / 3600)
     assert len([row for row in rows if row["policy"] == OURS]) > 3

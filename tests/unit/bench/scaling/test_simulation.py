@@ -152,6 +152,14 @@ def test_starting_replicas_are_removed_first() -> None:
     assert outcome.scale_actions == 2
 
 
+def test_prompts_that_come_by_chance_wait_as_queueing_theory_says() -> None:
+    # M/D/1 at 60% load: an arrival finds the server idle, and has its first token at once, with probability 0.4.
+    rng = np.random.default_rng(1)
+    arrivals_s = np.cumsum(rng.exponential(0.5 / 0.6, 4000))
+    only_prompts = Trace("t", arrivals_s, np.ones(4000), np.ones(4000), float(np.ceil(arrivals_s[-1])))
+    assert run(only_prompts, always(1), target_s=0.5001).miss_share == pytest.approx(0.6, abs=0.04)
+
+
 def test_a_tier_may_have_more_replicas_than_at_the_beginning_and_reuses_the_places_of_those_that_went() -> None:
     outcome = run(
         trace(*[float(second) for second in range(1, 90)]), lambda snapshot: 9 if snapshot.now_s % 40 < 20 else 1
