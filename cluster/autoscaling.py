@@ -3,8 +3,9 @@
 `decide` is pure: it takes signals and its memory, and returns a decision with its reason. Serve's controller calls
 `DemandPolicy`.
 
-The policy in one paragraph. A rule is a level of the load (its mean over the last seconds, minutes or half hour, with
-its trend, or at this time of earlier days), times some room, and either follows the load at once or waits for the level.
+The policy in one paragraph. A rule is a level of the load (its mean over the last seconds, minutes or half hour, its
+trend, this time yesterday, or all that the tier can do), times some room; it follows the load at once, or only its
+level.
 Every second every rule is tried on the requests that came: how many replicas it would have requested, which of them
 would have been ready after a cold start, how many requests would have waited longer than the target, and what it would
 have cost. The last hour counts. The tier follows the cheapest rule under which no more requests than the operator's
@@ -42,17 +43,19 @@ LONGEST_PERIOD_S: Final = 5.0
 """A decision after a longer time (the tier slept, or the controller was busy) learns from this much, s."""
 MEANS_S: Final = (10.0, 60.0, 300.0, 1800.0)
 """Time constants of the levels that are means, s."""
+SHORTEST_S: Final = 30.0
+"""Means count as over at least this time, so that the first request alone is no load, s."""
 ROOMS: Final = (0.6, 0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.2, 4.5, 7.0)
 """Multiples of a level that rules keep."""
 SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all replicas that rules keep."""
 LARGER: Final = (1.0, 1.25, 1.6)
-CHANCES: Final = (0.94, 0.05, 0.01)
+CHANCES: Final = (0.945, 0.05, 0.005)
 """Traffic to come is like that seen, or so many times larger, with these chances: an hour holds few bursts."""
 FORGET_S: Final = 3600.0
 """Time constant with which misses and costs of the rules are forgotten, s."""
 LEARN_S: Final = 600.0
-"""A policy that has seen less than this does not scale in, except to zero, s."""
+"""A policy that has seen less than this keeps the replicas that it found, except of an idle tier, s."""
 PARTS: Final = 6
 """Parts of a cold start in which the rules' targets are remembered."""
 RATE_S: Final = 10.0
@@ -88,7 +91,7 @@ _RULES: Final = [
 LEVEL: Final = np.array([level for level, _, _ in _RULES])
 ROOM: Final = np.array([room for _, room, _ in _RULES])
 FOLLOWS: Final = np.array([follows for _, _, follows in _RULES])
-"""By rule: its level (the means, the trend, the time of day, what all replicas can do), its room, and 1 if it follows the load at once."""
+"""By rule: its level (the means, the trend, the time of day, all replicas), its room, and 1 if it follows at once."""
 _LARGER: Final = np.array(LARGER)[:, None]
 _CHANCES: Final = np.array(CHANCES)
 
@@ -219,9 +222,13 @@ class Memory:
     """What the policy remembers between decisions."""
 
     decided_s: float = NEVER
+    found: int = 0
+    """Replicas at the first decision."""
     queued: float = 0.0
     waiting: float = 0.0
     """Requests of the decision before."""
+    waiting_since_s: float | None = None
+    """Since when there were always requests that waited."""
     levels: tuple[float, ...] = (0.0,) * len(MEANS_S)
     weights: tuple[float, ...] = (0.0,) * len(MEANS_S)
     """Sums for the means of the load, requests per second, and their weights."""
@@ -235,7 +242,9 @@ class Memory:
     busy_replica_s: float = 0.0
     """Requests that busy replicas took, and the replica-seconds that this took at full utilization."""
     most_per_s: float = 0.0
-    """Most requests that a replica has taken, per second."""
+    """Most requests that a replica has taken, per second, in the recent mean."""
+    most_at_once: float = 0.0
+    """Most requests that a replica has taken in a second after which none waited."""
     trial: Trial = field(default_factory=Trial)
     needed: Peaks = ()
     """Replicas needed in the last cold start."""
@@ -278,11 +287,11 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     memory = _with_cold_start(signals, memory, rules)
     cold_start_s = _cold_start_s(memory, rules)
     idle = now_s - _busy_s(signals, memory) >= rules.idle_s
-    # This memory does not know why the target is what it is.
-    learning = memory.trial.seen_s < LEARN_S
+    if memory.decided_s == NEVER:
+        memory = replace(memory, found=signals.target)
 
     arrived, elapsed_s = arrivals(signals, memory)
-    memory = _with_speed(signals, memory, arrived, elapsed_s)
+    memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
     memory = _with_levels(memory, arrived / elapsed_s, now_s, elapsed_s)
     per_s = replica_per_s(signals, memory, rules)
     rule: int | None = None
@@ -292,10 +301,11 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
         memory = replace(memory, trial=_tried(signals, memory, rules, wanted, arrived, elapsed_s, cold_start_s, per_s))
         rule = choice(memory.trial, rules.settings)
 
-    needed, reason = _needed(signals, memory, rules, wanted, rule, per_s)
+    needed, reason = (0, Reason.IDLE) if idle else _needed(signals, memory, rules, wanted, rule, per_s, cold_start_s)
     keep = max(needed, 0 if idle else min(1, signals.target))
-    if learning and not idle:
-        keep = max(keep, signals.target)
+    if memory.trial.seen_s < LEARN_S and not idle:
+        # Somebody had a reason for the replicas that were there before.
+        keep = max(keep, min(memory.found, signals.target))
     held_s = 0.0 if idle else cold_start_s
     in_window = _with_peak(memory.needed, now_s, min(rules.max_replicas, keep), held_s)
     memory = replace(memory, needed=in_window, busy_s=_busy_s(signals, memory), decided_s=now_s)
@@ -355,7 +365,7 @@ def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: fl
     levels += [trend, _of_day(memory, now_s, cold_start_s), rules.max_replicas * USABLE * per_s]
     most = np.maximum(ROOM * np.array(levels)[LEVEL], FOLLOWS * recent)
     whole = np.ceil(most / (USABLE * per_s) - 1e-6)
-    return np.clip(whole, max(1, rules.min_replicas), max(1, rules.max_replicas))
+    return np.asarray(np.clip(whole, max(1, rules.min_replicas), max(1, rules.max_replicas)))
 
 
 def choice(trial: Trial, settings: ScalingSettings) -> int:
@@ -386,7 +396,8 @@ def _tried(
 ) -> Trial:
     """Add the requests that came to what every rule would have done.
 
-    A tier under a rule is a queue: its ready replicas take requests at their rate, and the others wait.
+    A tier under a rule is a queue: its ready replicas take requests at their rate, some of them at once, and the others
+    wait.
     """
     trial = memory.trial
     new_part = not trial.wanted or signals.now_s - trial.part_s >= cold_start_s / PARTS
@@ -401,7 +412,9 @@ def _tried(
 
     there = trial.waiting
     then = np.maximum(0.0, there + _LARGER * arrived - taken_per_s * elapsed_s)
-    waits = (there / taken_per_s, then / taken_per_s)
+    # Idle replicas begin some requests at once.
+    at_once = memory.most_at_once * np.minimum.reduce(requested_parts)
+    waits = [np.maximum(0.0, waiting - at_once) / taken_per_s for waiting in (there, then)]
     longest, shortest = np.maximum(*waits), np.minimum(*waits)
     target_s = rules.settings.wait_target_ms / 1000
     late = np.clip((longest - target_s) / np.maximum(longest - shortest, 1e-9), 0.0, 1.0)
@@ -420,7 +433,13 @@ def _tried(
 
 
 def _needed(
-    signals: Signals, memory: Memory, rules: ScalingRules, wanted: Floats | None, rule: int | None, per_s: float
+    signals: Signals,
+    memory: Memory,
+    rules: ScalingRules,
+    wanted: Floats | None,
+    rule: int | None,
+    per_s: float,
+    cold_start_s: float,
 ) -> tuple[int, Reason]:
     """Return the replicas needed at this moment, and the most demanding reason."""
     if not signals.running:
@@ -430,8 +449,11 @@ def _needed(
         # Until requests have ended, expect none to end soon.
         need = ceil((signals.engine_running + signals.waiting) / rules.slots)
     else:
-        need = int(wanted[rule])
-        if FOLLOWS[rule]:
+        # What runs needs its slots, also if no more comes.
+        need = max(int(wanted[rule]), ceil(signals.engine_running / rules.slots))
+        # A backlog that lasts for a cold start would be gone if it had been followed.
+        lasts = memory.waiting_since_s is not None and signals.now_s - memory.waiting_since_s >= cold_start_s
+        if FOLLOWS[rule] or lasts:
             clearing = signals.waiting / CLEAR_BACKLOG_S
             need = max(need, ceil((_level(memory, 0) + clearing) / (USABLE * per_s) - 1e-6))
     needs = {Reason.LOAD: need}
@@ -441,20 +463,31 @@ def _needed(
     return needs[reason], reason
 
 
-def _with_speed(signals: Signals, memory: Memory, arrived: float, elapsed_s: float) -> Memory:
+def _with_speed(signals: Signals, memory: Memory, rules: ScalingRules, arrived: float, elapsed_s: float) -> Memory:
     """Add what the signals say of how many requests a busy replica takes."""
     began = max(0.0, arrived + memory.waiting - signals.waiting)
-    memory = replace(memory, waiting=signals.waiting, queued=signals.queued)
+    since_s = signals.now_s if memory.waiting_since_s is None else memory.waiting_since_s
+    memory = replace(
+        memory,
+        waiting=signals.waiting,
+        queued=signals.queued,
+        waiting_since_s=since_s if signals.waiting else None,
+    )
     if not signals.running:
         return memory
     gain = 1 - exp(-elapsed_s / RATE_S)
     per_s = memory.taken_per_s + gain * (began / elapsed_s / signals.running - memory.taken_per_s)
     waiting = memory.waiting_each + gain * (signals.waiting / signals.running - memory.waiting_each)
     busy = utilization(waiting)
+    at_once = 0.0 if signals.waiting else began / signals.running
     memory = replace(
-        memory, taken_per_s=per_s, waiting_each=waiting, most_per_s=max(memory.most_per_s, per_s)
+        memory,
+        taken_per_s=per_s,
+        waiting_each=waiting,
+        most_per_s=max(memory.most_per_s, per_s),
+        most_at_once=min(float(rules.slots), max(memory.most_at_once, at_once)),
     )
-    if busy < BUSY:
+    if busy < BUSY or not signals.waiting:
         return memory
     keep, replica_s = exp(-elapsed_s / FORGET_S), signals.running * elapsed_s
     return replace(
@@ -492,7 +525,7 @@ def _of_day(memory: Memory, now_s: float, cold_start_s: float) -> float:
 
 def _level(memory: Memory, level: int) -> float:
     """Return one of the means of the load, requests per second; 0 before the first."""
-    return memory.levels[level] / memory.weights[level] if memory.weights[level] else 0.0
+    return memory.levels[level] / max(memory.weights[level], 1 - exp(-SHORTEST_S / MEANS_S[level]))
 
 
 def _with_cold_start(signals: Signals, memory: Memory, rules: ScalingRules) -> Memory:
@@ -590,6 +623,7 @@ class DemandPolicy:
 
 PUBLISHED: Final = (
     "running",
+    "taken_per_s",
     "queued",
     "engine_running",
     "engine_waiting",

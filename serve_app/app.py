@@ -13,7 +13,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from cluster.autoscaling import QueueWaitPolicy
+from cluster.autoscaling import DemandPolicy
 from cluster.catalogue.problems import profile_problems
 from cluster.cpu_environment import cpu_environment
 from cluster.gpu_environment import gpu_environment
@@ -89,7 +89,7 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
             max_replicas=tier.replicas.max,
             initial_replicas=lowest,
             policy=AutoscalingPolicy(
-                policy_function=QueueWaitPolicy,
+                policy_function=DemandPolicy,
                 policy_kwargs={
                     "tier": name,
                     "slots": tier.max_ongoing_requests,

@@ -1,6 +1,7 @@
 """What a replica reports beside its answers: load signals for the scaling policy, and acceptance as Prometheus metrics.
 
-The load signals go to `cluster/autoscaling.py`: how long requests wait, and how long they take.
+The load signals go to `cluster/autoscaling.py`: how many requests come, how long they wait, and how
+long they take.
 
 The metrics:
 
@@ -30,6 +31,8 @@ from serve_app.speculation.settings import SpeculationSettings
 logger = logging.getLogger("ray.serve")
 _TAGS = ("tier", "category")
 
+TAKEN_S: Final = 1.0
+"""Requests of the last second show how many come: the policy decides once a second, and counts each of them once."""
 SERVICE_S: Final = 60.0
 """Requests that ended in the last 60 s show how long one takes."""
 
@@ -48,6 +51,7 @@ class LoadSignals:
     clock: Callable[[], float]
     _waits: Recent = field(default_factory=Recent)
     _services: Recent = field(default_factory=lambda: Recent(SERVICE_S))
+    _taken: Recent = field(default_factory=lambda: Recent(TAKEN_S))
     _under_way: int = 0
     _busy_s: float = 0.0
 
@@ -67,6 +71,7 @@ class LoadSignals:
         if called_s >= self.ready_s:
             # Clocks of nodes differ a little.
             self._waits.add(max(0.0, began_s - called_s), began_s)
+        self._taken.add(1.0, began_s)
         self._under_way += 1
         try:
             yield
@@ -79,6 +84,7 @@ class LoadSignals:
         """Return the signals for Serve's `record_autoscaling_stats`."""
         now_s = self.clock()
         return {
+            "taken_per_s": self._taken.per_s(now_s),
             "engine_running": load.running,
             "engine_waiting": load.waiting,
             "kv_usage": load.kv_usage,

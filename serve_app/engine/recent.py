@@ -1,4 +1,4 @@
-"""Values of the last seconds: queue waits and service times."""
+"""Values of the last seconds: queue waits, service times, and requests."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ class Recent:
         """Return the mean; 0 when there is no value."""
         self._forget(now_s)
         return sum(value for _, value in self._values) / len(self._values) if self._values else 0.0
+
+    def per_s(self, now_s: float) -> float:
+        """Return how many values came, per second."""
+        self._forget(now_s)
+        return len(self._values) / self.memory_s
 
     def _forget(self, now_s: float) -> None:
         while self._values and self._values[0][0] <= now_s - self.memory_s:

@@ -22,7 +22,6 @@ _STUBS: Final[dict[str, Any]] = {
     "profile": "gpu",
     "inference_mode": "mock",
     "stub": {"tokens_per_s": 20.0},
-    "scaling": {"hold_s": 6.0},
     "tiers": {
         "eco": _TIER,
         # Three replicas run all 32 streams of a test at once.

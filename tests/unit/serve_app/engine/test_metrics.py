@@ -31,7 +31,8 @@ def test_the_queue_wait_is_the_time_to_reach_the_engine_and_the_wait_in_it() -> 
     with signals.request(called_s=999.5), signals.request(called_s=999.9):
         stats = signals.stats(EngineLoad(running=2, waiting=1, kv_usage=0.25, queue_wait_ms=50))
     assert round(stats.pop("queue_wait_ms")) == 350
-    assert stats == {"engine_running": 2, "engine_waiting": 1, "kv_usage": 0.25, "service_s": 0, "idle_s": 0}
+    rest = {"engine_running": 2, "engine_waiting": 1, "kv_usage": 0.25, "service_s": 0, "idle_s": 0}
+    assert stats == rest | {"taken_per_s": 2}
 
 
 def test_a_request_that_has_waited_for_the_replica_to_start_is_no_queue_wait() -> None:
@@ -53,6 +54,16 @@ def test_requests_that_ended_show_how_long_one_takes() -> None:
         with signals.request(clock.now_s):
             clock.now_s += took_s
     assert signals.stats(IDLE)["service_s"] == 3.0
+
+
+def test_a_request_is_counted_as_taken_for_a_second() -> None:
+    clock = Clock()
+    signals = LoadSignals(900.0, clock)
+    with signals.request(clock.now_s):
+        clock.now_s += 0.5
+        assert signals.stats(IDLE)["taken_per_s"] == 1
+        clock.now_s += 0.5
+        assert signals.stats(IDLE)["taken_per_s"] == 0
 
 
 def test_a_replica_is_idle_since_its_last_request_or_since_it_began() -> None:
