@@ -49,9 +49,12 @@ ROOMS: Final = (0.6, 0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.2, 4
 """Multiples of a level that rules keep."""
 SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all replicas that rules keep."""
-LARGER: Final = (1.0, 1.25, 1.6)
-CHANCES: Final = (0.945, 0.05, 0.005)
+LARGER: Final = (1.0, 1.25)
+CHANCES: Final = (0.95, 0.05)
 """Traffic to come is like that seen, or so many times larger, with these chances: an hour holds few bursts."""
+BURST: Final = 4.0
+BURST_CHANCE: Final = 0.1
+"""A burst to so many times the mean load, for a cold start, is expected with this chance beside what was seen."""
 FORGET_S: Final = 3600.0
 """Time constant with which misses and costs of the rules are forgotten, s."""
 LEARN_S: Final = 600.0
@@ -299,7 +302,9 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     if per_s:
         wanted = replicas_wanted(memory, now_s, cold_start_s, per_s, rules)
         memory = replace(memory, trial=_tried(signals, memory, rules, wanted, arrived, elapsed_s, cold_start_s, per_s))
-        rule = choice(memory.trial, rules.settings)
+        # What one takes is known only once it was busy; a tier that never was needs no room for more.
+        measured = memory.busy_replica_s >= EVIDENCE
+        rule = choice(memory.trial, rules.settings, cold_start_s * per_s if measured else 0.0)
 
     needed, reason = (0, Reason.IDLE) if idle else _needed(signals, memory, rules, wanted, rule, per_s, cold_start_s)
     keep = max(needed, 0 if idle else min(1, signals.target))
@@ -368,12 +373,19 @@ def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: fl
     return np.asarray(np.clip(whole, max(1, rules.min_replicas), max(1, rules.max_replicas)))
 
 
-def choice(trial: Trial, settings: ScalingSettings) -> int:
+def choice(trial: Trial, settings: ScalingSettings, takes: float) -> int:
     """Return the cheapest rule that keeps the share of misses; without one, the one that misses least.
 
     Rules that cost more than may be spent are left out, except where all do.
+
+    Args:
+        trial: what the rules would have done.
+        settings: of the operator.
+        takes: requests that a replica takes within a cold start, for the burst that was not seen yet.
     """
-    share = trial.missed / max(trial.requests, 1e-9)
+    seen_s = max(trial.seen_s, 1e-9)
+    unseen = np.clip(BURST * trial.load - USABLE * trial.cost, 0.0, None) / seen_s
+    share = (trial.missed + BURST_CHANCE * takes * unseen) / max(trial.requests, 1e-9)
     allowed = trial.cost <= settings.most_spend * max(trial.load, trial.seen_s)
     if not allowed.any():
         return int(np.argmin(trial.cost))

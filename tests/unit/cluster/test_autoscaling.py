@@ -210,7 +210,7 @@ def test_bursts_that_end_before_a_replica_has_started_keep_room_for_the_next() -
 def test_a_share_that_may_miss_buys_fewer_replicas() -> None:
     def outcome(miss_share: float) -> tuple[float, float]:
         tier = with_all(with_settings(miss_share=miss_share))
-        tier.run(bursts(3, 6000))
+        tier.run(bursts(3, 2500))
         return tier.late / tier.came, tier.replica_s
 
     strict, usual, lax = outcome(0.001), outcome(0.05), outcome(0.5)
@@ -220,10 +220,10 @@ def test_a_share_that_may_miss_buys_fewer_replicas() -> None:
 
 def test_what_may_be_spent_bounds_the_room() -> None:
     tier = with_all(with_settings(miss_share=0.0, most_spend=2.0))
-    tier.run(bursts(4, 6000))
+    tier.run(bursts(4, 2000))
     free = with_all(with_settings(miss_share=0.0, most_spend=100.0))
-    free.run(bursts(4, 6000))
-    mean = sum(bursts(4, 6000)) / 6000 / PER_S
+    free.run(bursts(4, 2000))
+    mean = sum(bursts(4, 2000)) / 2000 / PER_S
     assert tier.target <= 3 * mean
     assert free.target > tier.target
 
@@ -242,20 +242,28 @@ def changed(before: Trial, rule: int, missed: float, cost: float) -> Trial:
 
 def test_the_cheapest_rule_that_keeps_the_share_is_chosen() -> None:
     rules = changed(changed(trial(0.0, 9000.0), 5, 10.0, 8000.0), 6, 11.0, 7300.0)
-    assert choice(rules, ScalingSettings(miss_share=0.01)) == 5
-    assert choice(rules, ScalingSettings(miss_share=0.011)) == 6
+    assert choice(rules, ScalingSettings(miss_share=0.01), 0.0) == 5
+    assert choice(rules, ScalingSettings(miss_share=0.011), 0.0) == 6
 
 
 def test_without_a_rule_that_keeps_the_share_the_one_that_misses_least_is_chosen() -> None:
     rules = changed(changed(trial(300.0, 8000.0), 7, 200.0, 9000.0), 8, 200.0, 8900.0)
-    assert choice(rules, ScalingSettings(miss_share=0.01)) == 8
+    assert choice(rules, ScalingSettings(miss_share=0.01), 0.0) == 8
 
 
 def test_rules_that_cost_more_than_may_be_spent_are_left_out_unless_all_do() -> None:
     rules = changed(trial(300.0, 8000.0), 7, 0.0, 20_000.0)
-    assert choice(rules, ScalingSettings(most_spend=3.0)) == 7
-    assert choice(rules, ScalingSettings(most_spend=2.0)) != 7
-    assert choice(changed(trial(0.0, 9000.0), 3, 500.0, 8000.0), ScalingSettings(most_spend=1.0)) == 3
+    assert choice(rules, ScalingSettings(most_spend=3.0), 0.0) == 7
+    assert choice(rules, ScalingSettings(most_spend=2.0), 0.0) != 7
+    assert choice(changed(trial(0.0, 9000.0), 3, 500.0, 8000.0), ScalingSettings(most_spend=1.0), 0.0) == 3
+
+
+def test_room_for_a_burst_that_was_not_seen_is_bought_where_few_may_miss() -> None:
+    # Two replicas of load; a rule that keeps nine has room for a burst to four times that, one that keeps two has not.
+    rules = changed(trial(0.0, 7200.0), 4, 0.0, 9 * 3600.0)
+    assert choice(rules, ScalingSettings(miss_share=0.001), 20.0) == 4
+    # A tenth of 20 x (8 - 1.8) requests is 1.2% of the thousand.
+    assert choice(rules, ScalingSettings(miss_share=0.02), 20.0) != 4
 
 
 @given(shares=st.tuples(st.floats(0, 1), st.floats(0, 1)), seed=st.integers(0, 10**6))
@@ -263,7 +271,7 @@ def test_a_larger_share_never_chooses_a_dearer_rule(shares: tuple[float, float],
     rng = np.random.default_rng(seed)
     size = len(ROOM)
     tried = replace(trial(0.0, 0.0), missed=rng.uniform(0, 1000, size), cost=rng.uniform(3600, 20_000, size))
-    strict, lax = (choice(tried, ScalingSettings(miss_share=share)) for share in sorted(shares))
+    strict, lax = (choice(tried, ScalingSettings(miss_share=share), 0.0) for share in sorted(shares))
     # Where the stricter one cannot be kept, the rule that misses least may cost anything.
     if tried.missed[strict] / 1000 <= min(shares):
         assert tried.cost[lax] <= tried.cost[strict]
@@ -412,7 +420,7 @@ loads = st.lists(st.tuples(st.floats(0, 40), st.integers(1, 60)), min_size=1, ma
 """Requests per second, and for how many seconds."""
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(loads=loads, seed=st.integers(0, 10**6), cold_start_s=st.floats(1, 60))
 def test_no_traffic_makes_it_leave_its_bounds_or_take_away_what_it_has_just_started(
     loads: list[tuple[float, int]], seed: int, cold_start_s: float
@@ -430,11 +438,11 @@ def test_no_traffic_makes_it_leave_its_bounds_or_take_away_what_it_has_just_star
             assert in_s - out_s >= min(decision.cold_start_s, RULES.cold_start_s, RULES.idle_s) - 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(level=st.floats(1, 30))
 def test_the_target_settles_under_steady_traffic(level: float) -> None:
     tier = Tier()
-    tier.run([level] * 900)
+    tier.run([level] * 700)
     before = len(tier.actions)
     tier.run([level] * 300)
     assert len(tier.actions) - before <= 1
