@@ -135,7 +135,7 @@ def test_the_simulation_misses_and_costs_what_the_cluster_does(capsys: pytest.Ca
             ttft_s = asyncio.run(replayed(trace, cluster.http_port))
         cold_start_s = api.tier("balanced")["cold_start_s"]
     missed = sum(first_s > TTFT_TARGET_S for first_s in ttft_s) / len(ttft_s)
-    # What a request that does not wait takes here, besides its prompt: the first step, and everything around the engine.
+    # What a request that does not wait takes besides its prompt: the first step, and everything around the engine.
     around_s = float(np.percentile(ttft_s, 10)) - FIRST_S
 
     like_it = hardware(cold_start_s)
