@@ -121,6 +121,8 @@ def write_report(path: Path, tier: TierName, rows: Sequence[Row], made_by: Mappi
         f"tokens in {1000 * hardware.prompt_s(512):.0f} ms, all estimated from measured kernels.",
         f"![{title}]({path.with_suffix('.svg').name})",
         "## Against the goal",
+        "For how many of each rival's points ours has at most half the misses (or 0.1%) at its GPU-hours, and takes at "
+        "most 0.9 of its GPU-hours at its misses.",
         markdown_table(summary_rows(goals)),
         "## What would help",
         HELP,

@@ -134,17 +134,16 @@ def goal_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary_rows(goals: Sequence[Row]) -> list[Row]:
-    """Return how many of the rivals' points each of the two goals holds for, by trace and size."""
-    return [
-        {
-            "trace": trace,
-            "replicas_max": size,
-            "points": len(here),
-            "misses_met": sum(row["misses_met"] == "yes" for row in here),
-            "hours_met": sum(row["hours_met"] == "yes" for row in here),
-        }
-        for (trace, size), here in _by_place(goals).items()
-    ]
+    """Return for how many of each rival's points the goal of misses and that of GPU-hours hold, by trace and size."""
+    made = []
+    for (trace, size), here in _by_place(goals).items():
+        met: Row = {}
+        for rival in dict.fromkeys(row["rival"] for row in goals):
+            points = [row for row in here if row["rival"] == rival]
+            misses, hours = (sum(row[goal] == "yes" for row in points) for goal in ("misses_met", "hours_met"))
+            met[rival] = f"{misses} and {hours} of {len(points)}"
+        made.append({"trace": trace, "replicas_max": size, **met})
+    return made
 
 
 def help_rows(rows: Sequence[Row]) -> list[Row]:

@@ -117,7 +117,9 @@ async def replayed(trace: Trace, port: int) -> list[float]:
         await asyncio.sleep(max(0.0, begin_s + arrival_s - loop.time()))
         prompt = f"stub:tokens={tokens} stub:first={FIRST_S}"
         reader = EventReader("inference")
-        outcome = await fetch(request_for("inference", port, prompt, tokens, mode="manual", power=40), reader)
+        # Without drafts the stub's first text comes one step after `first`.
+        body = request_for("inference", port, prompt, tokens, mode="manual", power=40, spec={"enabled": False})
+        outcome = await fetch(body, reader)
         return float("inf") if reader.first_text_s is None else reader.first_text_s - outcome.start_s
 
     pairs = zip(trace.arrivals_s.tolist(), trace.completion_tokens.astype(int).tolist(), strict=True)
@@ -133,12 +135,14 @@ def test_the_simulation_misses_and_costs_what_the_cluster_does(capsys: pytest.Ca
             ttft_s = asyncio.run(replayed(trace, cluster.http_port))
         cold_start_s = api.tier("balanced")["cold_start_s"]
     missed = sum(first_s > TTFT_TARGET_S for first_s in ttft_s) / len(ttft_s)
+    # What a request that does not wait takes besides its prompt: the first step, and everything around the engine.
+    around_s = float(np.percentile(ttft_s, 10)) - FIRST_S
 
     like_it = hardware(cold_start_s)
     policy = FAMILIES[OURS].make(Tier(trace, like_it, MOST), MISS_SHARE)
-    simulated = simulate(trace, like_it, policy, ttft_target_s=TTFT_TARGET_S, initial=1)
+    simulated = simulate(trace, like_it, policy, ttft_target_s=TTFT_TARGET_S - around_s, initial=1)
     told = (
-        f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s\n"
+        f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s, {around_s:.2f} s around the engine\n"
         f"cluster: missed {missed:.3f}, replica-s {watch.replica_s:.0f}, node-s {watch.node_s:.0f}\n"
         f"simulated: missed {simulated.miss_share:.3f}, replica-s {3600 * simulated.gpu_hours:.0f}\n"
     )

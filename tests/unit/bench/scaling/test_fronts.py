@@ -78,7 +78,7 @@ def test_misses_of_a_thousandth_are_as_good_as_none() -> None:
     goals = goal_rows(rows_of({**ours, **OTHERS}))
     [fixed] = goals
     assert (fixed["its_misses"], fixed["misses_met"], fixed["hours_met"]) == (0.0, "yes", "yes")
-    assert summary_rows(goals) == [{"trace": "step", "replicas_max": 4, "points": 1, "misses_met": 1, "hours_met": 1}]
+    assert summary_rows(goals) == [{"trace": "step", "replicas_max": 4, "fixed": "1 and 1 of 1"}]
 
 
 def test_what_would_help_is_each_ones_point_with_the_fewest_misses() -> None:
