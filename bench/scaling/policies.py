@@ -194,7 +194,7 @@ def _replicas(hardware: Hardware, replicas_max: int) -> Sequence[float]:
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
-        OURS: Family(queue_wait, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6)),
+        OURS: Family(queue_wait, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.75, 0.85)),
         "serve_default": Family(
             serve_default,
             lambda hardware, replicas_max: [share * hardware.slots for share in (0.25, 0.375, 0.5, 0.75, 1.0)],
