@@ -84,6 +84,8 @@ class Watch:
 
     def __init__(self, url: str) -> None:
         self.replica_s = self.node_s = 0.0
+        self.changes: list[str] = []
+        """Seconds since the beginning, and the replicas that run and that start, whenever those change."""
         self._url = url
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -98,12 +100,17 @@ class Watch:
 
     def _run(self) -> None:
         with Api(self._url) as api:
-            before_s = time.monotonic()
+            began_s = before_s = time.monotonic()
+            last = None
             while not self._done.wait(1.0):
                 seen = api.get("/api/tiers").json()
                 [tier] = [tier for tier in seen["tiers"] if tier["name"] == "balanced"]
                 now_s = time.monotonic()
-                self.replica_s += (now_s - before_s) * (tier["replicas"]["running"] + tier["replicas"]["starting"])
+                running, starting = tier["replicas"]["running"], tier["replicas"]["starting"]
+                if (running, starting) != last:
+                    self.changes.append(f"{now_s - began_s:.0f} s: {running}+{starting}")
+                    last = (running, starting)
+                self.replica_s += (now_s - before_s) * (running + starting)
                 self.node_s += (now_s - before_s) * seen["gpus"]["types"].get("A10G", {"nodes": 0})["nodes"]
                 before_s = now_s
 
@@ -144,6 +151,7 @@ def test_the_simulation_misses_and_costs_what_the_cluster_does(capsys: pytest.Ca
     told = (
         f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s, {around_s:.2f} s around the engine\n"
         f"cluster: missed {missed:.3f}, replica-s {watch.replica_s:.0f}, node-s {watch.node_s:.0f}\n"
+        f"replicas: {', '.join(watch.changes)}\n"
         f"simulated: missed {simulated.miss_share:.3f}, replica-s {3600 * simulated.gpu_hours:.0f}\n"
     )
     with capsys.disabled():
