@@ -155,7 +155,8 @@ def test_the_simulation_misses_and_costs_what_the_cluster_does(capsys: pytest.Ca
     policy = FAMILIES[OURS].make(Tier(trace, like_it, MOST), MISS_SHARE)
     simulated = simulate(trace, like_it, policy, ttft_target_s=TTFT_TARGET_S - around_s, initial=1)
     told = (
-        f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s (learned: {learned_s:.1f} s), {around_s:.2f} s around the engine\n"
+        f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s (learned: {learned_s:.1f} s), "
+        f"{around_s:.2f} s around the engine\n"
         f"cluster: missed {missed:.3f}, replica-s {watch.replica_s:.0f}, node-s {watch.node_s:.0f}\n"
         f"replicas: {', '.join(watch.changes)}\n"
         f"simulated: missed {simulated.miss_share:.3f}, replica-s {3600 * simulated.gpu_hours:.0f}\n"
