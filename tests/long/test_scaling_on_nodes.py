@@ -83,7 +83,8 @@ class Watch:
     """Counts replica-seconds and node-seconds while traffic runs."""
 
     def __init__(self, url: str) -> None:
-        self.replica_s = self.node_s = 0.0
+        self.replica_s = self.node_s = self.starting_s = 0.0
+        self.starts = 0
         self.changes: list[str] = []
         """Seconds since the beginning, and the replicas that run and that start, whenever those change."""
         self._url = url
@@ -101,16 +102,19 @@ class Watch:
     def _run(self) -> None:
         with Api(self._url) as api:
             began_s = before_s = time.monotonic()
-            last = None
+            last: tuple[int, int] | None = None
             while not self._done.wait(1.0):
                 seen = api.get("/api/tiers").json()
                 [tier] = [tier for tier in seen["tiers"] if tier["name"] == "balanced"]
                 now_s = time.monotonic()
                 running, starting = tier["replicas"]["running"], tier["replicas"]["starting"]
+                if last is not None:
+                    self.starts += max(0, running - last[0])
                 if (running, starting) != last:
                     self.changes.append(f"{now_s - began_s:.0f} s: {running}+{starting}")
                     last = (running, starting)
                 self.replica_s += (now_s - before_s) * (running + starting)
+                self.starting_s += (now_s - before_s) * starting
                 self.node_s += (now_s - before_s) * seen["gpus"]["types"].get("A10G", {"nodes": 0})["nodes"]
                 before_s = now_s
 
@@ -140,7 +144,9 @@ def test_the_simulation_misses_and_costs_what_the_cluster_does(capsys: pytest.Ca
         api.wait_for(lambda api: api.tier("balanced")["replicas"]["running"] == 1)
         with Watch(cluster.url) as watch:
             ttft_s = asyncio.run(replayed(trace, cluster.http_port))
-        cold_start_s = api.tier("balanced")["cold_start_s"]
+        learned_s = api.tier("balanced")["cold_start_s"]
+    # What a start took, node and all. What the tier has learned counts the wait for a node only in part.
+    cold_start_s = watch.starting_s / max(1, watch.starts)
     missed = sum(first_s > TTFT_TARGET_S for first_s in ttft_s) / len(ttft_s)
     # What a request that does not wait takes besides its prompt: the first step, and everything around the engine.
     around_s = float(np.percentile(ttft_s, 10)) - FIRST_S
@@ -149,7 +155,8 @@ def test_the_simulation_misses_and_costs_what_the_cluster_does(capsys: pytest.Ca
     policy = FAMILIES[OURS].make(Tier(trace, like_it, MOST), MISS_SHARE)
     simulated = simulate(trace, like_it, policy, ttft_target_s=TTFT_TARGET_S - around_s, initial=1)
     told = (
-        f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s, {around_s:.2f} s around the engine\n"
+        f"\n{len(ttft_s)} requests, cold start {cold_start_s:.1f} s (learned: {learned_s:.1f} s), "
+        f"{around_s:.2f} s around the engine\n"
         f"cluster: missed {missed:.3f}, replica-s {watch.replica_s:.0f}, node-s {watch.node_s:.0f}\n"
         f"replicas: {', '.join(watch.changes)}\n"
         f"simulated: missed {simulated.miss_share:.3f}, replica-s {3600 * simulated.gpu_hours:.0f}\n"
