@@ -45,7 +45,7 @@ def _of_the_cluster() -> tuple[Cards, ...]:
 
     try:
         found = count_gpus_of_running_cluster()
-    except (ConnectionError, ValueError) as error:
+    except ConnectionError as error:
         raise ConfigError(f"no Ray cluster here ({_first_line(error)}): name your GPUs, as in --gpus L4:1") from error
     if not found.cards:
         has = f", but {', '.join(found.unknown)}" if found.unknown else ""

@@ -15,6 +15,7 @@ from cluster.planner.plan import plan
 from cluster.planner.supply import Cards, node_gpus, of_nodes, unknown_types, written
 from cluster.profiles import this_machine
 from cluster.profiles.reading import PLANNED, load_profile
+from cluster.ray_address import raise_if_silent
 from router.errors import ConfigError
 
 CLUSTER_CONFIG: Final = Path("~/ray_bootstrap_config.yaml")
@@ -85,8 +86,9 @@ def count_gpus_of_running_cluster() -> GpuCount:
 
     Raises:
         ConnectionError: no cluster runs.
-        ValueError: `RAY_ADDRESS` is no address.
+        ConfigError: `RAY_ADDRESS` is no address, or nobody answers there.
     """
+    raise_if_silent(os.environ.get("RAY_ADDRESS"), where="RAY_ADDRESS")
     ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     try:
         return count_gpus()

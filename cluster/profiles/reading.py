@@ -57,10 +57,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or holds something else.
+        ConfigError: the file cannot be read, is not YAML, has a key twice, or holds something else.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -70,6 +70,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: got {type(raw).__name__}, must be a mapping")
     return raw
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping. YAML forbids it; PyYAML silently takes the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def validate_profile(kind: type[ProfileT], raw: Mapping[str, Any], where: str) -> ProfileT:

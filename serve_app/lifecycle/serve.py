@@ -27,6 +27,7 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
 from cluster.profiles.this_machine import name_a100
+from cluster.ray_address import raise_if_silent
 from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, read_serve_config
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
@@ -116,6 +117,7 @@ def raise_if_taken(host: str, port: int) -> None:
 
 
 def _start_ray(address: str | None) -> None:
+    raise_if_silent(address or os.environ.get("RAY_ADDRESS"), where="--address" if address else "RAY_ADDRESS")
     # Only here: Serve's threads call Ray also after `ray.shutdown()`, and Ray would start another instance for them.
     auto_init_hook.enable_auto_connect = False
     name_a100(os.environ)

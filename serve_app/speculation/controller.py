@@ -22,6 +22,7 @@ from serve_app.speculation.exploration import (
     Probes,
     affordable_probes,
     graph_trial,
+    hopeful_trial,
     lost_s,
     near_trial,
 )
@@ -351,18 +352,24 @@ class DepthController:
         )
 
     def _trial(self, uniforms: list[Allocation], best: Allocation, size: int) -> Allocation | None:
-        """Return what to try instead of the best allocation, to find out what its graph saves. Charges the loss."""
-        if not uniforms or not self._graph_if_alike:
+        """Return what to try instead of the best allocation, to find out what it takes. Charges the loss."""
+        if not uniforms:
             return None
         trial, allowed_s = None, self._allowance.seconds
-        if not self._table.graph_is_known:
+        if self._graph_if_alike and not self._table.graph_is_known:
             trial = graph_trial(uniforms, best, size, self._costs, allowed_s)
-        if trial is None and not best.depth:
+        if trial is None:
+            trial = hopeful_trial(uniforms, best, size, self._least_s, allowed_s)
+        if trial is None and self._graph_if_alike and not best.depth:
             trial = near_trial(uniforms)
         if trial is None or lost_s(trial, best.rate) > allowed_s:
             return None
         self._allowance = self._allowance.spent(lost_s(trial, best.rate))
         return trial
+
+    def _least_s(self, allocation: Allocation) -> float | None:
+        captured = self._facts.captured(allocation.depth, allocation.tokens, self._k_max)
+        return self._table.least_s(allocation.tokens, allocation.depth, captured)
 
     def _is_plain(self, best: Allocation, none: Allocation) -> bool:
         """Return whether this step goes without drafts, to measure what drafts cost. Charges the loss."""

@@ -228,6 +228,22 @@ class CostTable:
         cell = self._cells.get(key)
         return cell is not None and cell.seen >= _FIRST_STEPS
 
+    def least_s(self, tokens: float, depth: int, captured: bool) -> float | None:
+        """Return the least time that a step may take by what was measured, s: a step takes no less than one with fewer
+        tokens. None: it was measured itself, or none with fewer tokens was."""
+        costs = self.costs
+        key = costs.key(tokens, depth, captured)
+        if self.is_known(key):
+            return None
+        smaller = [
+            cell.seconds + self.draft_s * (key.iterations - each.iterations)
+            for each, cell in self._cells.items()
+            if each.captured == captured and each.bucket < key.bucket and each.iterations <= key.iterations
+        ]
+        if not smaller:
+            return None
+        return self._speed * max(smaller) + (costs.in_graph.draft(depth) if costs.apart else 0.0)
+
     def error(self, key: Key) -> float:
         """Return the relative standard error of the predicted time of steps of that cell. Those that never ran are
         predicted from others, about as well as from one of their own."""

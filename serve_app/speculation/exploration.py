@@ -18,6 +18,12 @@ SAVED_STEPS: Final = 1.5
 """Most unspent allowance that is kept for later, in times of a current step."""
 MOST_SAVED: Final = 0.75
 """Of a step's time, what a full graph saves at most: as far as is hoped for before any ran."""
+_HOPED_GAIN: Final = 1.03
+"""Steps that were never measured are tried where they may be better by this factor."""
+_DOUBT: Final = 0.3
+"""Hoped for is a time at this part of the way from the least that they may take to what is predicted."""
+_HOPED_PART: Final = 0.3
+"""They may lose this part of the allowance: the rest is for probes."""
 _NEAR: Final = 0.06
 """What drafting all alike may seem to lose, of a step, and still be tried as far as the allowance goes."""
 
@@ -96,6 +102,34 @@ def near_trial(uniforms: Sequence[Allocation]) -> Allocation | None:
     may turn out to be better."""
     near = max(uniforms[1:], key=lambda each: each.score, default=None)
     return near if near is not None and lost_s(near, uniforms[0].rate) <= _NEAR * uniforms[0].seconds else None
+
+
+def hopeful_trial(
+    uniforms: Sequence[Allocation],
+    best: Allocation,
+    size: int,
+    least_s: Callable[[Allocation], float | None],
+    allowed_s: float,
+) -> Allocation | None:
+    """Return a way to draft alike for all `size` requests that was never measured, is predicted to be worse than the
+    best one and may well be better: the one that loses least. What looks dear by mistake is never run otherwise.
+
+    Args:
+        uniforms: one number of draft tokens for all, from 0 up.
+        best: the best allocation by prediction.
+        size: all requests.
+        least_s: returns the least time that such steps may take, s; None where they were measured.
+        allowed_s: may be lost.
+    """
+    hopeful = []
+    for each in uniforms:
+        least = least_s(each)
+        if least is not None and least < each.seconds:
+            hoped_s = least + _DOUBT * (each.seconds - least)
+            if each.score + size * log(each.seconds / hoped_s) > best.score + size * log(_HOPED_GAIN):
+                hopeful.append(each)
+    trial = min(hopeful, key=lambda each: lost_s(each, best.rate), default=None)
+    return trial if trial is not None and lost_s(trial, best.rate) <= _HOPED_PART * allowed_s else None
 
 
 StepTimes = Callable[[float, int], float]

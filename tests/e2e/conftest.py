@@ -18,7 +18,7 @@ from tests.support.e2e_app import e2e_application
 QUESTION: Final = "What is the capital of France?"
 TIER_OF_POWER: Final = {10: "eco", 40: "balanced", 70: "performance", 95: "ultra"}
 
-# Cold starts come first, so that the tests after them find every tier warm; the tests that kill an engine and the server
+# Cold starts come first, so that the tests after them find every tier warm; those that kill an engine and the server
 # come last.
 FIRST = ("test_inference", "test_fallback")
 LAST = ("test_health", "test_stopping")

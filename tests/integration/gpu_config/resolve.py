@@ -23,7 +23,7 @@ from router.registry import ChainEntry, Tier
 from serve_app.engine.interface import EngineStartError
 from serve_app.engine.vllm.decode_graphs import MOST_TOKENS
 from serve_app.speculation.settings import SpeculationSettings
-from tests.integration.gpu_config.profiles import CAPABILITIES, OTHER_SETTINGS, Key, entries, odd_entries
+from tests.integration.gpu_config.profiles import CAPABILITIES, ODD_ON, OTHER_SETTINGS, Key, entries, odd_entries
 from tests.support.fake_cuda import pretend
 
 MEMORY_GIB = 80.0
@@ -42,7 +42,8 @@ def main(models_dir: Path) -> None:
             if os.waitpid(child, 0)[1]:
                 raise SystemExit(f"compute capability {capability} failed")
             continue
-        card.capability = int(capability[0]), int(capability[2])
+        major, minor = capability.split(".")
+        card.capability = int(major), int(minor)
         on_card(capability, models_dir)
         return
 
@@ -55,7 +56,7 @@ def _import() -> None:
 
 def on_card(capability: str, models_dir: Path) -> None:
     """Print what becomes of each entry on the card of this process."""
-    tried = entries(capability) | (odd_entries() if capability == CAPABILITIES[-1] else {})
+    tried = entries(capability) | (odd_entries() if capability == ODD_ON else {})
     known: dict[str, dict[str, Any]] = {}
     for key, (tier, entry) in tried.items():
         _write_models(models_dir, entry)

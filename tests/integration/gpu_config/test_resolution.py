@@ -1,4 +1,4 @@
-"""vLLM's own config resolution of every GPU entry that we ship, on pretended cards of four compute capabilities."""
+"""vLLM's own config resolution of every GPU entry that we ship, on pretended cards of six compute capabilities."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from cluster.catalogue.types import catalogue
 from serve_app.engine.vllm.decode_graphs import decode_graphs, piecewise_sizes
-from tests.integration.gpu_config.profiles import CAPABILITIES, ODD, OTHER_SETTINGS, SHIPPED, Key, entries
+from tests.integration.gpu_config.profiles import CAPABILITIES, ODD, ODD_ON, OTHER_SETTINGS, SHIPPED, Key, entries
 
 LINEAR: Final = {
-    # By weight format: on Ampere, Ada, Hopper. Marlin computes in 16 bits, on cards without FP8 units too.
-    "bf16": (None, None, None),
-    "w4a16": ("MarlinLinearKernel", "MarlinLinearKernel", "MacheteLinearKernel"),
-    "fp8": ("MarlinFP8ScaledMMLinearKernel", "CutlassFP8ScaledMMLinearKernel", "CutlassFP8ScaledMMLinearKernel"),
-    "fp8-block": ("MarlinFP8ScaledMMLinearKernel", "MarlinFP8ScaledMMLinearKernel", "CutlassFp8BlockScaledMMKernel"),
+    # By weight format: on Ampere, Ada, Hopper, Blackwell. Marlin computes in 16 bits, on cards without FP8 units too.
+    "bf16": (None, None, None, None),
+    "w4a16": ("MarlinLinearKernel", "MarlinLinearKernel", "MacheteLinearKernel", "MarlinLinearKernel"),
+    "fp8": ("MarlinFP8ScaledMMLinearKernel", *("CutlassFP8ScaledMMLinearKernel",) * 3),
+    "fp8-block": (*("MarlinFP8ScaledMMLinearKernel",) * 2, *("CutlassFp8BlockScaledMMKernel",) * 2),
 }
 
 Resolved = dict[Key, dict[str, Any]]
@@ -107,14 +107,14 @@ def test_attention_is_compiled_and_not_flashinfers(resolved: dict[str, Resolved]
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_quantized_weights_have_a_compiled_kernel_on_every_card(resolved: dict[str, Resolved], capability: str) -> None:
-    generation = {"8.0": 0, "8.6": 0, "8.9": 1, "9.0": 2}[capability]
+    generation = {"8.0": 0, "8.6": 0, "8.9": 1, "9.0": 2, "10.0": 3, "12.0": 3}[capability]
     for key, (_, entry) in entries(capability).items():
         weights = catalogue().models[entry.target].weights
         assert resolved[capability][key]["linear"] == LINEAR[weights][generation], key
 
 
 def odd(resolved: dict[str, Resolved], tier: str, entry: str) -> dict[str, Any]:
-    return resolved["9.0"][ODD.stem, tier, entry]
+    return resolved[ODD_ON][ODD.stem, tier, entry]
 
 
 @pytest.mark.parametrize(

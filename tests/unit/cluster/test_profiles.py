@@ -144,7 +144,12 @@ def test_a_wrong_plan_is_an_error_of_the_profile() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a: [1", "is not YAML"), ("- 1", "got list, must be a mapping"), ("", "got NoneType, must be a mapping")],
+    [
+        ("a: [1", "is not YAML"),
+        ("- 1", "got list, must be a mapping"),
+        ("", "got NoneType, must be a mapping"),
+        ("a: {b: 1, c: 2, b: 3}", "key 'b' stands twice"),
+    ],
 )
 def test_a_file_without_a_mapping_is_named(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"

@@ -162,7 +162,9 @@ def test_no_thread_starts_ray_again_when_it_was_shut_down(tmp_path: Path, monkey
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", True)
     path = valid_file(tmp_path)
-    assert main(["serve", "--address", "192.0.2.9:6379", str(path)]) == 1
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        address = f"127.0.0.1:{somebody.getsockname()[1]}"
+        assert main(["serve", "--address", address, str(path)]) == 1
     with pytest.raises(RaySystemError, match="not been started"):
         ray.get_actor("anything")  # as Serve's threads do: without the guard this calls `ray.init`
-    assert started == ["192.0.2.9:6379"]
+    assert started == [address]

@@ -26,13 +26,13 @@ class Engine:
     """Steps of an engine with graphs and two ways to draft, and its controller."""
 
     def __init__(
-        self, facts: EngineFacts, *, piecewise_s: float = 0.0, draft_s: float = 0.0, ngram: float = 0.0
+        self, facts: EngineFacts, *, piecewise_s: float = 0.0, draft_s: float = 0.0, ngram: float = 0.0, seed: int = 0
     ) -> None:
         self.controller = DepthController(K_MAX, SpeculationSettings(), facts)
         self.facts, self.piecewise_s, self.draft_s, self.ngram = facts, piecewise_s, draft_s, ngram
         self.acceptance: dict[str, float] = {}
         self.decided: dict[str, Decision] = {}
-        self.rng = random.Random(0)
+        self.rng = random.Random(seed)
         self.steps = 0
 
     def add(self, request: str, acceptance: float, category: str = "code", **spec: Any) -> None:
@@ -150,14 +150,18 @@ def test_drafts_that_a_request_asked_for_when_it_ended_are_not_taken_for_drafts_
 
 
 def test_where_a_step_without_a_graph_costs_next_to_nothing_each_request_gets_what_suits_it() -> None:
-    engine = Engine(EngineFacts(graph="per_k"), piecewise_s=0.00001, draft_s=0.0002)
-    engine.add("copying", 0.98)
-    for index in range(7):
-        engine.add(str(index), 0.02)
-    engine.run(200)
-    steps = engine.run(300)
-    assert sum(step["copying"].k for step in steps) > 1000
-    assert sum(step["0"].k for step in steps) < 200
+    copying, other = [], []
+    for seed in range(4):
+        engine = Engine(EngineFacts(graph="per_k"), piecewise_s=0.00001, draft_s=0.0002, seed=seed)
+        engine.add("copying", 0.98)
+        for index in range(7):
+            engine.add(str(index), 0.02)
+        engine.run(200)
+        steps = engine.run(300)
+        copying.append(sum(step["copying"].k for step in steps))
+        other.append(sum(step["0"].k for step in steps))
+    assert min(copying) > 1000
+    assert sum(other) / len(other) < 200  # a lucky draft of one of them brings a few more to all
 
 
 def test_where_only_k_max_has_a_graph_it_is_drafted_though_fewer_would_do() -> None:

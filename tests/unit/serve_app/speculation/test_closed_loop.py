@@ -52,6 +52,15 @@ EXPERTS = Shape(
 )
 """Experts are loaded one by one, and there are no graphs: first tokens are dear, later ones cheap."""
 
+PLATEAU = Shape(
+    name="plateau",
+    step_ms=((1, 22.9), (24, 24), (25, 25.2), (32, 27), (33, 36.4), (48, 38.8), (49, 44.6), (128, 44.7), (512, 145)),
+    graph="per_k",
+    piecewise_ms=13.7,
+    draft_ms=2.75,
+)
+"""Twice as many tokens take two thirds more time, and four times as many no longer than that."""
+
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("slow", [range(60), range(30, 90), range(150)])
@@ -95,6 +104,7 @@ def falling(rng: random.Random, index: int, count: int, length: int) -> list[flo
         (COSTLY, "bursty", 8),
         (EXPERTS, "0.2", 1),
         (EXPERTS, "0.8", 8),
+        (PLATEAU, "0.8", 32),
         (HEAD, "0.2", 32),
         (HEAD, "0.8", 8),
     ],

@@ -327,3 +327,21 @@ def test_the_more_often_steps_were_run_the_less_their_time_may_be_wrong() -> Non
         errors.append(table.error(Key.of(False, 0, 4)))
     assert errors == sorted(errors, reverse=True)
     assert len(set(errors)) == 4
+
+
+def test_a_step_that_was_never_measured_takes_no_less_than_one_with_fewer_tokens() -> None:
+    table = CostTable(GRAPHS, K_MAX)
+    in_graph = [*[StepTime(0.010, 8, True, 0)] * 4, *[StepTime(0.016, 16, True, 0)] * 4]
+    for step in [FIRST, *in_graph, *[StepTime(0.030, 20, False, 0)] * 4]:
+        table.observe_apart(0.002, 1)
+        table.observe(step)
+    assert table.least_s(24, 2, captured=True) == pytest.approx(0.016 + table.costs.in_graph.draft(2), rel=0.02)
+    assert table.least_s(16, 1, captured=True) is None  # it was measured
+    assert table.least_s(4, 0, captured=True) is None  # nothing smaller was
+
+
+def test_whole_steps_take_their_draft_iterations_on_top() -> None:
+    table = CostTable(GRAPHS, K_MAX)
+    learned([FIRST, *[StepTime(0.010, 8, True, 0)] * 4, *[StepTime(0.016, 16, True, 1)] * 4], table)
+    assert table.draft_s > 0
+    assert table.least_s(24, 2, captured=True) == pytest.approx(0.016 + table.draft_s, rel=0.02)

@@ -18,6 +18,7 @@ from serve_app.speculation.exploration import (
     StepTimes,
     affordable_probes,
     graph_trial,
+    hopeful_trial,
     lost_s,
     near_trial,
 )
@@ -107,3 +108,25 @@ def test_a_graph_is_tried_where_the_most_that_it_may_save_would_pay_and_the_loss
     assert graph_trial([plain, drafting], plain, 8, costs, loss_s * 0.99) is None
     # Even then it would be no better.
     assert graph_trial([plain, drafting], alike(0, 40.0, 0.0112), 8, costs, 1.0) is None
+
+
+def test_steps_that_were_never_measured_are_tried_where_they_may_take_hardly_longer_than_smaller_ones() -> None:
+    # One draft for all was measured; of two and three it is known only that they take no less.
+    none, one = alike(0, 8.0, 0.010), alike(1, 12.0, 0.0165)
+    two, three = alike(2, 15.0, 0.024), alike(3, 16.8, 0.032)
+
+    def least_s(each: Allocation) -> float | None:
+        return one.seconds if each.depth > 1 else None
+
+    # At 0.3 of the way two take 18.75 ms. So its output comes at 800/s, as without drafts: that is no gain.
+    assert hopeful_trial([none, one, two], none, 8, least_s, 1.0) is None
+    # Of 16 tokens in that time there would be one. A third draft would gain as well, and loses more.
+    two = alike(2, 16.0, 0.024)
+    ways = [none, one, two, three]
+    assert hopeful_trial(ways, none, 8, least_s, 1.0) is two
+    # 24 ms, of which the best way makes that output in 20: 4 ms are lost, and 0.3 of the allowance may be.
+    assert hopeful_trial(ways, none, 8, least_s, 0.0134) is two
+    assert hopeful_trial(ways, none, 8, least_s, 0.0133) is None
+    # What was measured is no matter of hope, nor what is predicted to take no longer than it must.
+    assert hopeful_trial(ways, none, 8, lambda each: None, 1.0) is None
+    assert hopeful_trial(ways, none, 8, lambda each: each.seconds, 1.0) is None
