@@ -5,14 +5,13 @@
 
 The policy in one paragraph. A rule is a level of the load (its mean over the last seconds, minutes or half hour, its
 trend, this time yesterday, or all that the tier can do), times some room; it follows the load at once, or only its
-level.
-Every second every rule is tried on the requests that came: how many replicas it would have requested, which of them
-would have been ready after a cold start, how many requests would have waited longer than the target, and what it would
-have cost. The last hour counts. The tier follows the cheapest rule under which no more requests than the operator's
-share would have missed the target, also if bursts are somewhat larger than those seen; if none is so good, the one that
-misses least, within what may be spent. What a replica can do is measured: the requests that it runs while others wait.
-Starting replicas count as present, so requests that wait for them cause no second scale-out. A replica goes when the
-rule has not needed it for a cold start.
+level. Every second every rule is tried on the requests that came: how many replicas it would have requested, which of
+them would have been ready after a cold start, how many requests would have waited longer than the target, and what it
+would have cost. The last hour counts. The tier follows the cheapest rule under which no more requests than the
+operator's share would have missed the target, also if bursts are somewhat larger than those seen; if none is so good,
+the one that misses least, within what may be spent. What a replica can do is measured: the requests that it runs while
+others wait. Starting replicas count as present, so requests that wait for them cause no second scale-out. A replica
+goes when the rule has not needed it for a cold start.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -289,7 +288,8 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     now_s = signals.now_s
     memory = _with_cold_start(signals, memory, rules)
     cold_start_s = _cold_start_s(memory, rules)
-    idle = now_s - _busy_s(signals, memory) >= rules.idle_s
+    memory = replace(memory, busy_s=_busy_s(signals, memory))
+    idle = now_s - memory.busy_s >= rules.idle_s
     if memory.decided_s == NEVER:
         memory = replace(memory, found=signals.target)
 
@@ -313,7 +313,7 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
         keep = max(keep, min(memory.found, signals.target))
     held_s = 0.0 if idle else cold_start_s
     in_window = _with_peak(memory.needed, now_s, min(rules.max_replicas, keep), held_s)
-    memory = replace(memory, needed=in_window, busy_s=_busy_s(signals, memory), decided_s=now_s)
+    memory = replace(memory, needed=in_window, decided_s=now_s)
     held = int(_largest(in_window))
 
     if needed > signals.target:
@@ -414,18 +414,17 @@ def _tried(
     trial = memory.trial
     new_part = not trial.wanted or signals.now_s - trial.part_s >= cold_start_s / PARTS
     most = wanted if new_part else np.maximum(trial.wanted[-1], wanted)
-    before = trial.wanted if new_part else trial.wanted[:-1]
-    wanted_parts = (*before[-PARTS:], most)
+    wanted_parts = _with_part(trial.wanted, most, new_part)
     requested = np.maximum.reduce(wanted_parts)
     fewest = requested if new_part else np.minimum(trial.requested[-1], requested)
-    before = trial.requested if new_part else trial.requested[:-1]
-    requested_parts = (*before[-PARTS:], fewest)
-    taken_per_s = USABLE * per_s * np.minimum.reduce(requested_parts)
+    requested_parts = _with_part(trial.requested, fewest, new_part)
+    ready = np.minimum.reduce(requested_parts)
+    taken_per_s = USABLE * per_s * ready
 
     there = trial.waiting
     then = np.maximum(0.0, there + _LARGER * arrived - taken_per_s * elapsed_s)
     # Idle replicas begin some requests at once.
-    at_once = memory.most_at_once * np.minimum.reduce(requested_parts)
+    at_once = memory.most_at_once * ready
     waits = [np.maximum(0.0, waiting - at_once) / taken_per_s for waiting in (there, then)]
     longest, shortest = np.maximum(*waits), np.minimum(*waits)
     target_s = rules.settings.wait_target_ms / 1000
@@ -442,6 +441,12 @@ def _tried(
         wanted=wanted_parts,
         requested=requested_parts,
     )
+
+
+def _with_part(parts: tuple[Floats, ...], newest: Floats, new_part: bool) -> tuple[Floats, ...]:
+    """Add a new part, or put it in the place of the newest; the oldest of more than a cold start goes."""
+    before = parts if new_part else parts[:-1]
+    return (*before[-PARTS:], newest)
 
 
 def _needed(

@@ -309,8 +309,14 @@ def _end(
         while counts.begun[0] < counts.arrived[0] and replicas.busy[place] < speed.slots:
             _begin(requests, replicas, counts, speed, place, now_s)
     elif replicas.busy[place] == 0:
-        replicas.state[place] = GONE
-        counts.gone_s[0] += max(0.0, now_s - max(replicas.requested_s[place], speed.counted_from_s))
+        gone(replicas, counts, speed, place, now_s)
+
+
+@_called
+def gone(replicas: Replicas, counts: Counts, speed: Speed, place: int, now_s: float) -> None:
+    """Let a replica be gone, and count its cost."""
+    counts.gone_s[0] += max(0.0, now_s - max(replicas.requested_s[place], speed.counted_from_s))
+    replicas.state[place] = GONE
 
 
 @_inlined
@@ -347,6 +353,12 @@ def _plan(replicas: Replicas, speed: Speed, place: int) -> None:
     replicas.next_s[place] = next_s
     node = (len(replicas.earliest) // 2 + place) // 2
     while node > 0:
-        one, other = replicas.earliest[2 * node], replicas.earliest[2 * node + 1]
-        replicas.earliest[node] = one if replicas.next_s[one] <= replicas.next_s[other] else other
+        play(replicas, node)
         node //= 2
+
+
+@_inlined
+def play(replicas: Replicas, node: int) -> None:
+    """Let the earlier of a node's two replicas win there."""
+    one, other = replicas.earliest[2 * node], replicas.earliest[2 * node + 1]
+    replicas.earliest[node] = one if replicas.next_s[one] <= replicas.next_s[other] else other

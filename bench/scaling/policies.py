@@ -19,7 +19,7 @@ from bench.scaling.hardware import Floats, Hardware
 from bench.scaling.simulation import LONGEST_COLD_START, Policy, Snapshot, Trace
 from cluster.autoscaling import Memory, ScalingRules, ScalingSettings, Signals, decide
 
-OURS: Final = "queue_wait"
+OURS: Final = "ours"
 MIN_REPLICAS: Final = 1
 KEDA_POLL_S: Final = 15.0
 HPA_STABILIZATION_S: Final = 300.0
@@ -36,12 +36,7 @@ class Tier:
     replicas_max: int
 
 
-def our_settings(miss_share: float) -> ScalingSettings:
-    """Return our settings for a share of requests that may miss the target."""
-    return ScalingSettings(miss_share=miss_share)
-
-
-def queue_wait(tier: Tier, miss_share: float) -> Policy:
+def ours(tier: Tier, miss_share: float) -> Policy:
     """The shipped policy: `cluster.autoscaling.decide` itself."""
     rules = ScalingRules(
         tier.hardware.slots,
@@ -49,7 +44,7 @@ def queue_wait(tier: Tier, miss_share: float) -> Policy:
         tier.replicas_max,
         tier.hardware.cold_start_s,
         600.0,
-        our_settings(miss_share),
+        ScalingSettings(miss_share=miss_share),
     )
     memory = Memory()
     scaled_out_s: float | None = None
@@ -194,7 +189,7 @@ def _replicas(hardware: Hardware, replicas_max: int) -> Sequence[float]:
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
-        OURS: Family(queue_wait, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.75, 0.85)),
+        OURS: Family(ours, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.75, 0.85)),
         "serve_default": Family(
             serve_default,
             lambda hardware, replicas_max: [share * hardware.slots for share in (0.25, 0.375, 0.5, 0.75, 1.0)],
@@ -203,7 +198,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         "keda_queue": Family(keda_queue, _each(1, 2, 5, 10, 20), rival=True),
         "fixed": Family(fixed, _replicas, rival=True),
         "clairvoyant": Family(clairvoyant, _each(0.6, 0.8, 1.0, 1.2, 1.4, 1.7)),
-        "ours_fast_start": Family(queue_wait, _each(0.001, 0.01, 0.1), cold_start=0.1),
+        "ours_fast_start": Family(ours, _each(0.001, 0.01, 0.1), cold_start=0.1),
         "fixed_admission": Family(fixed, lambda hardware, replicas_max: [replicas_max], admission=True),
     }
 )

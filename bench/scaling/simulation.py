@@ -28,8 +28,10 @@ from bench.scaling.engines import (
     Speed,
     advance,
     compiled,
+    gone,
     no_counts,
     no_replicas,
+    play,
 )
 from bench.scaling.hardware import Floats, Hardware
 
@@ -144,7 +146,7 @@ class _Tier:
             last = max(self.starting)
             self.starting.remove(last)
             heapq.heapify(self.starting)
-            self._gone(last[1], now_s)
+            gone(self.replicas, self.counts, self.speed, last[1], now_s)
             surplus -= 1
         if surplus > 0:
             serving = self.serving()
@@ -155,7 +157,7 @@ class _Tier:
                 if busy:
                     self.replicas.state[place] = LEAVING
                 else:
-                    self._gone(place, now_s)
+                    gone(self.replicas, self.counts, self.speed, place, now_s)
             self.replicas.serving[: len(order) - surplus] = order[surplus:]
             self.counts.serving[0] -= surplus
 
@@ -179,13 +181,8 @@ class _Tier:
     def close(self, now_s: float) -> float:
         """Return the cost of all replicas until now, replica-seconds."""
         for place in np.flatnonzero(self.replicas.state):
-            self._gone(int(place), now_s)
+            gone(self.replicas, self.counts, self.speed, int(place), now_s)
         return self.counts.gone_s.item()
-
-    def _gone(self, place: int, now_s: float) -> None:
-        since_s = max(float(self.replicas.requested_s[place]), self.speed.counted_from_s)
-        self.counts.gone_s[0] += max(0.0, now_s - since_s)
-        self.replicas.state[place] = GONE
 
     def _free_place(self) -> int:
         free = np.flatnonzero(self.replicas.state == GONE)
@@ -273,6 +270,5 @@ def _grown(replicas: Replicas, slots: int) -> Replicas:
         if name != "earliest":
             new[:size] = old
     for node in range(2 * size - 1, 0, -1):
-        one, other = grown.earliest[2 * node], grown.earliest[2 * node + 1]
-        grown.earliest[node] = one if grown.next_s[one] <= grown.next_s[other] else other
+        play(grown, node)
     return grown
