@@ -28,7 +28,7 @@ from router.registry import ChainEntry, Tier
 from router.request import Message
 from router.spec_params import SpecParams
 from serve_app.engine.interface import EngineError, Finished, GenerationRequest
-from serve_app.engine.stream_items import openai_items
+from serve_app.engine.stream_items import http_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
@@ -187,7 +187,7 @@ async def call_route(engine: VllmEngine, call: Json) -> Json:
     raw = json.dumps(call["body"]).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
     answer: Json = {"status": 0, "body": "", "failure": None}
-    async for item in openai_items(engine, await engine.openai_app(), HttpCall("POST", call["path"], headers, raw)):
+    async for item in http_items(engine, await engine.http_app(), HttpCall("POST", call["path"], headers, raw)):
         if isinstance(item, ResponseStart):
             answer["status"] = item.status
         elif isinstance(item, bytes):

@@ -2,12 +2,13 @@
 
 ApiError   the one exception that ends a request; its HTTP form is made here
 Failure    the same as data, on its way from a replica to the ingress
+ErrorForm  whose clients read it: each API's SDK looks for its own fields
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 from starlette.responses import Response
@@ -16,6 +17,18 @@ from serve_app.engine.interface import EngineError
 
 RETRY_LATER: Final = {"retry-after": "5"}
 """Header of every 503, s: a tier that is full or restarts has changed by then."""
+
+DONE: Final = b"data: [DONE]\n\n"
+"""Ends a stream of the older OpenAI routes, also after an error, as vLLM's streams do: a client waits for it."""
+ErrorForm = Literal["openai", "responses", "anthropic"]
+_ANTHROPIC_TYPES: Final = {
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Types of Anthropic's errors by status; of others below 500 `invalid_request_error`, else `api_error`."""
 
 
 class ApiError(Exception):
@@ -84,9 +97,28 @@ def error_data(error: ApiError, request_id: str) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "retryable": error.retryable, "request_id": request_id}
 
 
-def error_response(error: ApiError, request_id: str) -> Response:
-    """Return the JSON error response. OpenAI's SDKs read its form too (`error.message`, `error.type`)."""
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    body = {"error": error_data(error, request_id) | {"type": kind}}
+def error_body(error: ApiError, request_id: str, form: ErrorForm = "openai") -> dict[str, Any]:
+    """Return the JSON of an error, as the SDKs of an API read it (`error.message`, `error.type`)."""
+    data = error_data(error, request_id)
+    if form == "anthropic":
+        kind = "invalid_request_error" if error.status < 500 else "api_error"
+        data["type"] = _ANTHROPIC_TYPES.get(error.status, kind)
+        return {"type": "error", "error": data, "request_id": request_id}
+    return {"error": data | {"type": "invalid_request_error" if error.status < 500 else "server_error"}}
+
+
+def error_events(error: ApiError, request_id: str, form: ErrorForm) -> bytes:
+    """Return the end of a stream of the `/v1` routes that failed after it had begun."""
+    if form == "openai":
+        return b"data: " + orjson.dumps({"error": error_data(error, request_id)}) + b"\n\n" + DONE
+    body = error_body(error, request_id, form)
+    if form == "responses":  # OpenAI's event, with `error` too, for which its SDK looks
+        body |= {"type": "error", "code": error.code, "message": error.message, "param": None, "sequence_number": 0}
+    return b"event: error\ndata: " + orjson.dumps(body) + b"\n\n"
+
+
+def error_response(error: ApiError, request_id: str, form: ErrorForm = "openai") -> Response:
+    """Return the JSON error response."""
     headers = {"x-request-id": request_id} | (RETRY_LATER if error.status == 503 else {})
-    return Response(orjson.dumps(body), status_code=error.status, headers=headers, media_type="application/json")
+    body = orjson.dumps(error_body(error, request_id, form))
+    return Response(body, status_code=error.status, headers=headers, media_type="application/json")

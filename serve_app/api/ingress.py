@@ -1,6 +1,7 @@
 """The ingress deployment: the HTTP routes around the router. It holds no state that a client could notice.
 
-`inference` answers a prompt, `openai` an OpenAI client; the handlers after them only read, but for `drafts`.
+`inference` answers a prompt, `v1` a client of OpenAI's or Anthropic's API; the handlers after them only read, but for
+`drafts`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from typing import Final
 
 import ray
 from ray import serve
@@ -34,11 +36,13 @@ from serve_app.api.body import DraftsRequest, parse_inference, read_json, valida
 from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
-from serve_app.api.openai.body import parse_openai
-from serve_app.api.openai.models import MODELS, model_view
-from serve_app.api.openai.response import OpenAIExchange
-from serve_app.api.openai.tier_choice import choose, engine_call
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
+from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
+from serve_app.api.v1.body import V1Api, parse_v1
+from serve_app.api.v1.exchange import V1Exchange
+from serve_app.api.v1.models import MODELS, model_view
+from serve_app.api.v1.openai import CHAT, COMPLETIONS, RESPONSES, STATELESS
+from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.api.views import drafts_both_ways, tiers_view
 from serve_app.config import AppConfig
 from serve_app.engine.interface import GenerationRequest
@@ -52,6 +56,14 @@ from serve_app.transport.client import GenerationStream, TierClient
 from serve_app.transport.ray_errors import RAY_ERRORS
 from serve_app.transport.stream import LocalStream
 from sustainability.factors import load_factors
+
+_V1: Final = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETIONS,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+    "/v1/messages/count_tokens": COUNT_TOKENS,
+}
 
 
 class Ingress:
@@ -82,8 +94,8 @@ class Ingress:
         return Starlette(
             routes=[
                 route("/api/inference", self.inference, "POST"),
-                route("/v1/chat/completions", partial(self.openai, chat=True), "POST"),
-                route("/v1/completions", partial(self.openai, chat=False), "POST"),
+                *(route(path, partial(self.v1, api=api), "POST") for path, api in _V1.items()),
+                route("/v1/responses/{stored:path}", self.stored, "GET", "POST", "DELETE"),
                 route("/v1/models", self.models, "GET"),
                 route("/v1/models/{model:path}", self.model, "GET"),
                 route("/api/tiers", self.tiers, "GET"),
@@ -148,19 +160,31 @@ class Ingress:
         engine = StubEngine(self._config.entry(tier, None), self._config.stub.tokens_per_s)
         return LocalStream(stream_items(engine, request))
 
-    async def openai(self, request: Request, request_id: str, *, chat: bool) -> Response:
-        """`POST /v1/chat/completions` (`chat`) or `/v1/completions`: validate, pick the tier, pass its answer on."""
+    async def v1(self, request: Request, request_id: str, *, api: V1Api) -> Response:
+        """`POST /v1/...`: validate, plan as for `inference`, pass the tier's answer on."""
         arrived_s = time.monotonic()
         limits = self._config.limits
-        body = parse_openai(await read_json(request, limits), chat=chat, limits=limits)
-        observation = self._pool.observation
-        choice = choose(body.fields, self._config, observation)
-        entry = self._config.entry(choice.tier, observation.tier(choice.tier).active_entry)
-        body.check_length(entry.max_model_len)
-        items = self._tiers.openai(choice.tier, engine_call(request, body.fields, choice, request_id), body.sequences)
-        return await OpenAIExchange(
-            choice.tier, choice.planned, request_id, body.streaming, items, self._config, self._pool, arrived_s
+        betas = "anthropic-beta" in request.headers
+        body = parse_v1(await read_json(request, limits), api, limits, betas=betas)
+        made = plan_v1(body, self._pool.observation, self._config)
+        body.check_length(made.entry.max_model_len)
+        return await V1Exchange(
+            api.form,
+            made,
+            request_id,
+            body.streaming,
+            self._tiers.http(made.tier, engine_call(request, body, made, request_id)),
+            self._config,
+            self._pool,
+            self._factors,
+            arrived_s,
+            self._runs.add,
         ).respond()
+
+    async def stored(self, request: Request, request_id: str) -> Response:
+        """`/v1/responses/{id}`: refuse. A response is not stored: another replica could not find it."""
+        message = f"{request.path_params['stored']}: {STATELESS}"
+        raise ApiError("not_found", message, status=404)
 
     async def models(self, request: Request, request_id: str) -> Response:
         """`GET /v1/models`: `auto` and the tiers."""

@@ -13,28 +13,45 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serve_app.admission.headers import request_id
-from serve_app.api.errors import ApiError, error_response, internal_error
+from serve_app.api.errors import ApiError, ErrorForm, error_response, internal_error
 
+TIER_HEADER: Final = "x-power-lever-tier"
+ENTRY_HEADER: Final = "x-power-lever-entry"
+DECISION_HEADER: Final = "x-power-lever-decision"
 SPEC_HEADER: Final = "x-power-lever-spec"
-"""Response header of the OpenAI routes: what is planned about speculation, in JSON."""
+"""Response headers of the `/v1` routes: who answers, the chain entry, the id of the decision record, and what is
+planned about speculation, in JSON."""
+_ANTHROPIC_HEADERS: Final = (
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
+    "x-api-key",
+)
+"""Request headers of Anthropic's SDK in a web page."""
 Handler = Callable[[Request, str], Awaitable[Response]]
 """Takes a request and its id."""
 
 
 def route(path: str, handler: Handler, *methods: str) -> Route:
-    """Return a route whose `ApiError`s become responses."""
+    """Return a route whose `ApiError`s become responses, in the form of its API."""
 
     async def endpoint(request: Request) -> Response:
         name = request_id(request.scope["headers"])
         try:
             return await handler(request, name)
         except ApiError as error:
-            return error_response(error, name)
+            return error_response(error, name, error_form(request))
         except ClientDisconnect:
             # In the middle of its body. Nobody reads this response; 499 is what proxies log.
             return Response(status_code=499)
 
     return Route(path, endpoint, methods=methods)
+
+
+def error_form(request: Request) -> ErrorForm:
+    """Return the form of errors that the client of a path reads."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return "anthropic" if path.startswith("/v1/messages") else "openai"
 
 
 def cors(origins: Sequence[str]) -> list[Middleware]:
@@ -46,8 +63,8 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=["retry-after", "x-power-lever-tier", SPEC_HEADER, "x-request-id"],
+            allow_headers=["authorization", "content-type", "x-request-id", *_ANTHROPIC_HEADERS],
+            expose_headers=["retry-after", TIER_HEADER, ENTRY_HEADER, DECISION_HEADER, SPEC_HEADER, "x-request-id"],
         )
     ]
 
@@ -57,14 +74,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     message = f"{request.method} {request.url.path}: {error.detail}"
-    response = error_response(ApiError(code, message, status=error.status_code), request_id(request.scope["headers"]))
+    problem = ApiError(code, message, status=error.status_code)
+    response = error_response(problem, request_id(request.scope["headers"]), error_form(request))
     response.headers.update(error.headers or {})
     return response
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Answer for a fault in the ingress. Starlette raises it again, into the log."""
-    return error_response(internal_error(), request_id(request.scope["headers"]))
+    return error_response(internal_error(), request_id(request.scope["headers"]), error_form(request))
 
 
 EXCEPTION_HANDLERS = {HTTPException: _http_error, Exception: _unexpected}

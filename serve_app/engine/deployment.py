@@ -31,7 +31,7 @@ from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
 from serve_app.engine.metrics import AcceptanceMetrics, LoadSignals, RaySink
-from serve_app.engine.stream_items import openai_items, stream_items
+from serve_app.engine.stream_items import http_items, stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import VLLM_VERSION
 from serve_app.transport.asgi_call import HttpCall
@@ -76,7 +76,7 @@ class EngineDeployment:
         for failure in self._started.failures:
             logger.warning("tier %s: skipped entry %s: %s", tier, failure.entry, failure.reason)
         self._engine = self._started.engine
-        self._openai: ASGIApp = await self._engine.openai_app()
+        self._http: ASGIApp = await self._engine.http_app()
         logger.info("tier %s serves entry %s after %.1f s", tier, self._started.entry.name, time.monotonic() - began_s)
         speculation = self._started.entry.speculation
         if speculation is not None and speculation.drafts_both_ways:
@@ -98,10 +98,10 @@ class EngineDeployment:
         with self._signals.request(reply_to.called_s):
             return await send_items(reply_to, stream_items(self._engine, request))
 
-    async def openai(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
-        """Answer one request with the engine's own OpenAI application; otherwise as `generate`."""
+    async def http(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
+        """Answer one request of the `/v1` routes with the engine's own HTTP application; otherwise as `generate`."""
         with self._signals.request(reply_to.called_s):
-            return await send_items(reply_to, openai_items(self._engine, self._openai, call))
+            return await send_items(reply_to, http_items(self._engine, self._http, call))
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load signals for the scaling policy; Serve calls this several times a second."""

@@ -92,7 +92,7 @@ async def bring_up(start: Callable[[], Engine]) -> Engine:
     engine: Engine | None = None
     try:
         engine = await asyncio.to_thread(start)
-        await engine.openai_app()
+        await engine.http_app()
         async for _ in engine.generate(WARM_UP):
             pass
     except Exception as error:

@@ -118,6 +118,18 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRun:
+    """What the engine did for one HTTP request whose answer is complete."""
+
+    finished: Finished
+    """Of several answers: the tokens of the longest, as they are made side by side; drafts of all."""
+    since_admitted_s: float
+    """Time since the engine took the request, s."""
+    since_first_token_s: float | None
+    """Time since its first token, s; None: it had none."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """The engine's own counts."""
 
@@ -158,8 +170,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def openai_app(self) -> ASGIApp:
-        """Return the OpenAI-compatible HTTP application on this engine."""
+    async def http_app(self) -> ASGIApp:
+        """Return the HTTP application of OpenAI's and Anthropic's routes on this engine.
+
+        It tells `http_runs.current_run()` what it does for a request.
+        """
         ...
 
     async def check_health(self) -> None:

@@ -12,7 +12,8 @@ from starlette.types import ASGIApp
 
 from serve_app.api.errors import Failure
 from serve_app.api.sse import token_events
-from serve_app.engine.interface import Admitted, Engine, EngineError, Finished, GenerationRequest
+from serve_app.engine.http_runs import RunWatch
+from serve_app.engine.interface import Admitted, Engine, EngineError, Finished, GenerationRequest, HttpRun
 from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
 
 logger = logging.getLogger("ray.serve")
@@ -37,20 +38,27 @@ async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGener
         yield _failure(engine)
 
 
-async def openai_items(
+async def http_items(
     engine: Engine, app: ASGIApp, call: HttpCall
-) -> AsyncGenerator[ResponseStart | bytes | Failure, None]:
-    """Stream one answer of the engine's OpenAI application. A `Failure` may come at any point, and is the last."""
+) -> AsyncGenerator[ResponseStart | bytes | HttpRun | Failure, None]:
+    """Stream one answer of the engine's HTTP application. A `Failure` may come at any point, and is the last.
+
+    The `HttpRun` of a whole answer comes before its last bytes: clients leave once they have read these.
+    """
+    watch = RunWatch(call.sequences)
     try:
-        async with contextlib.aclosing(errors_first(call_asgi(app, call))) as items:
+        async with contextlib.aclosing(errors_first(call_asgi(app, call, watch.context()))) as items:
             async for item in items:
-                if isinstance(item, ResponseStart) and item.status >= 500 and engine.dead:
-                    yield _failure(engine)  # vLLM's 500 does not say that the client may retry
-                    return
+                if isinstance(item, ResponseStart):
+                    if item.status >= 500 and engine.dead:
+                        yield _failure(engine)  # vLLM's 500 does not say that the client may retry
+                        return
+                elif (run := watch.take()) is not None:
+                    yield run
                 yield item
     except Exception:
         # vLLM's application answers errors itself where it can; it lets any kind through.
-        logger.exception("the engine's OpenAI application failed")
+        logger.exception("the engine's HTTP application failed")
         yield _failure(engine)
 
 

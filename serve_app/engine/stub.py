@@ -22,21 +22,14 @@ import os
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import orjson
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice
-from router.request import Message
 from router.spec_params import SpecParams
-from serve_app.api.spec_view import used_spec
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -46,8 +39,8 @@ from serve_app.engine.interface import (
     Finished,
     GenerationRequest,
     Token,
-    plain_request,
 )
+from serve_app.engine.stub_http import stub_app
 from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
 from serve_app.speculation.batch import Reason
 
@@ -200,53 +193,9 @@ class StubEngine:
             pending = []
             await asyncio.sleep(0)
 
-    async def openai_app(self) -> ASGIApp:
-        """Return the two OpenAI routes, in the smallest form that a client can stream."""
-        return Starlette(
-            routes=[
-                Route("/v1/chat/completions", self._openai, methods=["POST"]),
-                Route("/v1/completions", self._openai, methods=["POST"]),
-            ]
-        )
-
-    async def _openai(self, http: Request) -> Response:
-        body = orjson.loads(await http.body())
-        chat = http.url.path.endswith("/chat/completions")
-        if ("messages" if chat else "prompt") not in body:
-            return JSONResponse({"error": {"message": "no messages, no prompt", "type": "BadRequestError"}}, 400)
-        raw = body["messages"] if chat else [{"role": "user", "content": str(body["prompt"])}]
-        messages = tuple(Message.model_validate({**message, "content": _text(message["content"])}) for message in raw)
-        limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 64)
-        spec, category = SpecParams.from_arguments(body.get("vllm_xargs") or {})
-        resolved, _ = spec.resolve(self.entry.speculation)
-        plain = plain_request(http.headers.get("x-request-id", "stub"), messages, limit)
-        request = replace(plain, spec=resolved, category=category)
-        if body.get("stream"):
-            usage = bool((body.get("stream_options") or {}).get("include_usage"))
-            chunks = self._openai_chunks(request, body["model"], chat, usage)
-            return StreamingResponse(chunks, media_type="text/event-stream")
-        texts, finish, used = [], "", dict[str, object]()
-        async for item in self.generate(request):
-            if isinstance(item, list):
-                texts += [token.text for token in item]
-            elif isinstance(item, Finished):
-                finish, used = item.finish_reason, _usage(item)
-        answer = _openai_body(request.request_id, body["model"], chat, "".join(texts), finish, stream=False)
-        return JSONResponse(answer | used)
-
-    async def _openai_chunks(
-        self, request: GenerationRequest, model: str, chat: bool, usage: bool
-    ) -> AsyncIterator[bytes]:
-        async for item in self.generate(request):
-            if isinstance(item, list):
-                for token in item:
-                    yield _chunk(_openai_body(request.request_id, model, chat, token.text, None, stream=True))
-            elif isinstance(item, Finished):
-                last = _openai_body(request.request_id, model, chat, "", item.finish_reason, stream=True)
-                yield _chunk(last)
-                if usage:
-                    yield _chunk(last | {"choices": []} | _usage(item))
-        yield b"data: [DONE]\n\n"
+    async def http_app(self) -> ASGIApp:
+        """See `Engine.http_app`."""
+        return stub_app(self, self.entry)
 
     async def check_health(self) -> None:
         """A stub is always healthy."""
@@ -304,29 +253,3 @@ def _steps(text: str, total: int, spec: SpecParams, k: int, request: GenerationR
         steps.append(_Step(tokens, StepRecord(drafted, accepted, str(reason), request.category, drafts, tau)))
         made, drafted_before, accepted_before = made + len(tokens), drafted_before + drafted, accepted_before + accepted
     return steps
-
-
-def _openai_body(
-    request_id: str, model: str, chat: bool, text: str, finish: str | None, stream: bool
-) -> dict[str, object]:
-    part = {"role": "assistant", "content": text}
-    choice: dict[str, object] = {"index": 0, "finish_reason": finish}
-    choice |= {("delta" if stream else "message"): part} if chat else {"text": text}
-    kind = ("chat.completion" + (".chunk" if stream else "")) if chat else "text_completion"
-    return {"id": request_id, "object": kind, "created": 0, "model": model, "choices": [choice]}
-
-
-def _usage(finished: Finished) -> dict[str, object]:
-    """Return `usage`, and `metrics` in the form of vLLM's."""
-    prompt, completion = finished.prompt_tokens, finished.completion_tokens
-    usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return {"usage": usage, "metrics": {"speculative_decoding": used_spec(finished.spec)}}
-
-
-def _text(content: str | list[dict[str, str]]) -> str:
-    """Return the content of a message, which may be a list of parts."""
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
-
-
-def _chunk(body: object) -> bytes:
-    return b"data: " + orjson.dumps(body) + b"\n\n"

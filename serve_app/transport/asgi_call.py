@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ class HttpCall:
     path: str
     headers: Headers
     body: bytes
+    sequences: int = 1
+    """Answers that the request asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,12 @@ class _Outbox:
         self.ready.set()
 
 
-async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStart | bytes, None]:
+async def call_asgi(
+    app: ASGIApp, call: HttpCall, context: Context | None = None
+) -> AsyncGenerator[ResponseStart | bytes, None]:
     """Yield the response to one request: `ResponseStart`, then body chunks.
+
+    The application runs in `context`, or in a copy of the caller's.
 
     Closing the generator sends the application a disconnect message. If it does not end then, it is cancelled.
 
@@ -74,7 +81,10 @@ async def call_asgi(app: ASGIApp, call: HttpCall) -> AsyncGenerator[ResponseStar
         await left.wait()
         return {"type": "http.disconnect"}
 
-    task: asyncio.Task[None] = asyncio.ensure_future(app(_scope(call), receive, outbox.send))
+    async def run() -> None:
+        await app(_scope(call), receive, outbox.send)
+
+    task = asyncio.create_task(run(), context=context)
     task.add_done_callback(lambda _: outbox.ready.set())
     try:
         while True:

@@ -24,20 +24,26 @@ import msgspec
 
 from cluster.supervision import Supervised
 from serve_app.api.errors import ApiError, Failure
-from serve_app.engine.interface import Admitted, Finished
+from serve_app.engine.interface import Admitted, Finished, HttpRun
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.cancellation import cancel_and_wait
 from serve_app.transport.stream import ItemStream
 
 logger = logging.getLogger("ray.serve")
-Message = Admitted | Finished | Failure | ResponseStart
+Message = Admitted | Finished | Failure | ResponseStart | HttpRun
 Item = bytes | Message
 
 _HEADER: Final = struct.Struct(">IB")
 _KEY_BYTES: Final = 16
 _BYTES: Final = 0
 _END: Final = 1
-_MESSAGES: Final[dict[int, type[Message]]] = {2: Admitted, 3: Finished, 4: Failure, 5: ResponseStart}
+_MESSAGES: Final[dict[int, type[Message]]] = {
+    2: Admitted,
+    3: Finished,
+    4: Failure,
+    5: ResponseStart,
+    6: HttpRun,
+}
 _KIND_OF: Final = {message: kind for kind, message in _MESSAGES.items()}
 _KEY_WAIT_S: Final = 5.0
 """A connection that has not sent its key by then is closed, s."""

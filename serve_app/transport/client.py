@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponse
 from router.registry import TierName
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
-from serve_app.engine.interface import Admitted, Finished, GenerationRequest
+from serve_app.engine.interface import Admitted, Finished, GenerationRequest, HttpRun
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.channel import Item, TokenChannel
@@ -22,8 +22,8 @@ from serve_app.transport.stream import ItemStream
 
 GenerationStream = ItemStream[Admitted | bytes | Finished]
 """Items of `EngineDeployment.generate`; `bytes` are whole `token` events."""
-ResponseStream = ItemStream[ResponseStart | bytes]
-"""Items of `EngineDeployment.openai`; `bytes` are pieces of the response's body."""
+ResponseStream = ItemStream[ResponseStart | bytes | HttpRun]
+"""Items of `EngineDeployment.http`; `bytes` are pieces of the response's body."""
 
 
 class TierClient:
@@ -54,9 +54,9 @@ class TierClient:
         """Send a request to a tier's engine."""
         return cast(GenerationStream, self._call(tier, "generate", request))
 
-    def openai(self, tier: TierName, call: HttpCall, sequences: int) -> ResponseStream:
-        """Send an OpenAI request with so many sequences to a tier's engine."""
-        return cast(ResponseStream, self._call(tier, "openai", call, sequences))
+    def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
+        """Send a request of the `/v1` routes to a tier's engine."""
+        return cast(ResponseStream, self._call(tier, "http", call, call.sequences))
 
     def _call(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> ItemStream[Item]:
         stream = self._channel.open()

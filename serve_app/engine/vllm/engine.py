@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from starlette.types import ASGIApp
 from tokenizers.decoders import DecodeStream
@@ -31,9 +32,9 @@ from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
@@ -41,6 +42,7 @@ from cluster.gpu_environment import drop_unwritable_caches
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.api.spec_view import used_spec
+from serve_app.engine.http_runs import RunWatch, current_run
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -67,6 +69,8 @@ _CLIENT: Final = "inference-"
 """Prefix of a client's request id, which may be anything, even what looks like an order."""
 _FAILED: Final = "error"
 """vLLM's finish reason of a request that the engine gave up."""
+_WHOLE: Final = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.REPETITION)
+"""Why a whole answer ends."""
 
 
 class _LoadCounter(StatLoggerBase):
@@ -119,26 +123,52 @@ def start_vllm(
 def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recent) -> None:
     """Take each engine output's record off before vLLM processes (and perhaps merges) the output.
 
+    Also tell the HTTP request that an engine request is added for, if there is one, how that goes on.
+
     Args:
         processor: vLLM's.
         records: takes the records.
         waits: takes the times that requests were in the engine's waiting queue, s.
     """
-    process = processor.process_outputs
+    add, process = processor.add_request, processor.process_outputs
+    runs: WeakKeyDictionary[RequestState, RunWatch] = WeakKeyDictionary()
+
+    def adding(request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
+        add(request, *args, **kwargs)
+        if (run := current_run()) is not None:
+            run.admitted()
+            runs[processor.request_states[request.request_id]] = run
 
     def watched(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+        under_way = []
         for output in outputs:
             state = processor.request_states.get(output.request_id)
             collector = None if state is None else state.queue
+            if state is not None and (run := runs.get(state)) is not None:
+                under_way.append((run, output, state))
+                if output.new_token_ids:
+                    run.token()
             records.take(output, collector)
             if output.spec_decode_metrics is not None and collector is not None:
                 output.spec_decode_metrics = ShownMetrics.of(output.spec_decode_metrics, records.of(collector))
             waited_s = queue_wait_s(output.events or ())
             if waited_s is not None:
                 waits.add(waited_s, time.monotonic())
-        return process(outputs, *args, **kwargs)
+        processed = process(outputs, *args, **kwargs)
+        for run, output, state in under_way:
+            # vLLM forgets a request that has ended, by the engine or by a stop string.
+            reason = FinishReason.STOP if output.finish_reason is None else output.finish_reason
+            if state.request_id not in processor.request_states and reason in _WHOLE:
+                run.finished(_ended(state, str(reason), records.of(state.queue)), state.queue)
+        return processed
 
-    processor.process_outputs = watched
+    processor.add_request, processor.process_outputs = adding, watched
+
+
+def _ended(state: RequestState, reason: str, record: RequestRecord) -> Finished:
+    waited_s = state.stats.scheduled_ts - state.stats.queued_ts if state.stats is not None else 0.0
+    tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
+    return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats())
 
 
 class ShownMetrics(RequestSpecDecodeMetrics):
@@ -268,8 +298,8 @@ class VllmEngine:
         stream = DecodeStream(ids=prompt_ids, skip_special_tokens=True)
         return lambda token_id: stream.step(tokenizer, token_id) or ""
 
-    async def openai_app(self) -> ASGIApp:
-        """See `Engine.openai_app`: vLLM's own FastAPI application, as `vllm serve` builds it."""
+    async def http_app(self) -> ASGIApp:
+        """See `Engine.http_app`: vLLM's own FastAPI application, as `vllm serve` builds it."""
         app: ASGIApp = await self._fastapi()
         return app
 

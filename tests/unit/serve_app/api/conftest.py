@@ -8,5 +8,5 @@ import pytest
 @pytest.fixture
 def slow_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping only every 2 s, as often as a `status`, so that tests can count them."""
-    for module in ("inference", "openai.response"):
+    for module in ("inference", "v1.exchange"):
         monkeypatch.setattr(f"serve_app.api.{module}.PING_EVERY_S", 2.0)

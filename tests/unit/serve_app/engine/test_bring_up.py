@@ -31,7 +31,7 @@ class Candidate:
         self.no_app, self.no_answer = no_app, no_answer
         self.answered = self.shut_down = False
 
-    async def openai_app(self) -> None:
+    async def http_app(self) -> None:
         if self.no_app is not None:
             raise self.no_app
 

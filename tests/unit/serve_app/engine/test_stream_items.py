@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from serve_app.api.errors import Failure
 from serve_app.api.sse import token_events
 from serve_app.engine.interface import Admitted, Engine, EngineError, EngineItem, Finished, SpecStats, Token
-from serve_app.engine.stream_items import StreamItem, errors_first, openai_items, stream_items
+from serve_app.engine.stream_items import StreamItem, errors_first, http_items, stream_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from tests.support.requests import generation
 from tests.support.streams import Script, Wait
@@ -79,7 +79,7 @@ async def test_any_other_error_is_a_failure_and_no_lost_replica(
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_an_error_that_the_openai_application_raises_is_a_failure_and_no_lost_replica(
+async def test_an_error_that_the_http_application_raises_is_a_failure_and_no_lost_replica(
     begun: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,13 +88,13 @@ async def test_an_error_that_the_openai_application_raises_is_a_failure_and_no_l
             await send({"type": "http.response.body", "body": b"half", "more_body": True})
         raise RuntimeError("a bug")
 
-    items = [item async for item in openai_items(cast(Engine, ScriptedEngine([])), app, CALL)]
+    items = [item async for item in http_items(cast(Engine, ScriptedEngine([])), app, CALL)]
     sent = [ResponseStart(200, []), b"half"] if begun else []
     assert items == [*sent, Failure("engine_failed", "the engine failed", 500, True)]
     assert "a bug" in caplog.text
 
 
-async def test_an_error_that_the_openai_application_answers_is_passed_on_though_it_is_raised_too() -> None:
+async def test_an_error_that_the_http_application_answers_is_passed_on_though_it_is_raised_too() -> None:
     async def broken(request: Request) -> None:
         raise RuntimeError("a bug")
 
@@ -102,14 +102,14 @@ async def test_an_error_that_the_openai_application_answers_is_passed_on_though_
         return JSONResponse({"error": str(error)}, 500)
 
     app = Starlette(routes=[Route("/v1/completions", broken, methods=["POST"])], exception_handlers={500: answer})
-    start, body = [item async for item in openai_items(cast(Engine, ScriptedEngine([])), app, CALL)]
+    start, body = [item async for item in http_items(cast(Engine, ScriptedEngine([])), app, CALL)]
     assert isinstance(start, ResponseStart)
     assert (start.status, body) == (500, b'{"error":"a bug"}')
 
 
-async def test_the_openai_application_of_a_dead_engine_says_that_the_client_may_retry() -> None:
+async def test_the_http_application_of_a_dead_engine_says_that_the_client_may_retry() -> None:
     app = JSONResponse({"error": "EngineCore encountered an issue"}, 500)
-    items = [item async for item in openai_items(cast(Engine, ScriptedEngine([], dead=True)), app, CALL)]
+    items = [item async for item in http_items(cast(Engine, ScriptedEngine([], dead=True)), app, CALL)]
     assert items == [Failure("engine_dead", "the engine has died", 503, True)]
 
 

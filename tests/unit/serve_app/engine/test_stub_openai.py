@@ -21,7 +21,7 @@ COMPLETION = {"model": "eco", "prompt": "stub:tokens=9"}
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(await StubEngine(ENTRY, 0, obeys_directives=True).openai_app())
+    transport = httpx.ASGITransport(await StubEngine(ENTRY, 0, obeys_directives=True).http_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:
         yield client
 
@@ -86,7 +86,7 @@ async def test_benchmark_clients_get_the_requested_length_and_its_usage(client: 
 
 async def test_the_answer_says_what_was_drafted_by_whom_as_the_ingress_asked() -> None:
     both = Speculation(method="draft_model", draft="d", k_max=4, drafts="own")
-    transport = httpx.ASGITransport(await StubEngine(ENTRY.model_copy(update={"speculation": both}), 0).openai_app())
+    transport = httpx.ASGITransport(await StubEngine(ENTRY.model_copy(update={"speculation": both}), 0).http_app())
     spec, _ = SpecParams(k=3, tau="auto", drafts="ngram").resolve(both)
     body = COMPLETION | {"max_tokens": 40, "vllm_xargs": spec.to_arguments("code")}
     async with httpx.AsyncClient(transport=transport, base_url="http://stub") as client:

@@ -1,56 +1,72 @@
-"""The response to an OpenAI request: the engine's own, passed on as it arrives."""
+"""The response to a `/v1` request: the engine's own, passed on as it arrives, and the report of its run."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from starlette.responses import Response
 
-from router.registry import TierName
-from serve_app.api.errors import RETRY_LATER, ApiError, error_data, incomplete_stream, raise_if_late
-from serve_app.api.routing import SPEC_HEADER
-from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S
+from router.plan import Plan
+from router.runs.summary import RunReport
+from serve_app.api.errors import (
+    DONE,
+    RETRY_LATER,
+    ApiError,
+    ErrorForm,
+    error_body,
+    error_events,
+    incomplete_stream,
+    raise_if_late,
+)
+from serve_app.api.routing import ENTRY_HEADER, SPEC_HEADER, TIER_HEADER
+from serve_app.api.spec_view import planned_spec
+from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S, metrics_data
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
+from serve_app.engine.interface import HttpRun
+from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import ResponseStream
 from serve_app.transport.stream import TICK
+from sustainability.factors import Factors
 
 _HOP_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 """Headers that every hop sets for itself. The engine's other response headers go to the client."""
-_DONE: Final = b"data: [DONE]\n\n"
-"""Ends a stream, also after an error, as vLLM's streams do: a client waits for it."""
 
 
 @dataclass(slots=True)
-class OpenAIExchange:
-    """One OpenAI request from its call to its last byte: `respond` returns the response.
+class V1Exchange:
+    """One `/v1` request from its call to its last byte: `respond` returns the response.
 
     Args:
-        tier: answers it.
-        planned: what will be done about speculation, for a response header.
+        form: of errors.
+        plan: who answers, and what is planned about speculation, for response headers and the report.
         request_id: for error bodies and the response header.
         streaming: whether the client requested SSE.
         items: the replica's response.
-        config: limits.
+        config: limits, and the profile.
         pool: knows when waiting for a cold tier is useless.
+        factors: for the report.
         arrived_s: monotonic clock at arrival, s.
+        report: takes the report of a finished run; a count of tokens is none.
     """
 
-    tier: TierName
-    planned: Mapping[str, Any]
+    form: ErrorForm
+    plan: Plan
     request_id: str
     streaming: bool
     items: ResponseStream
     config: AppConfig
     pool: PoolView
+    factors: Factors
     arrived_s: float
+    report: Callable[[RunReport], None]
 
     async def respond(self) -> Response:
         """Return the engine's response; for a stream that must wait long, one that pings until it comes.
@@ -68,7 +84,8 @@ class OpenAIExchange:
             replaced = _HOP_HEADERS | {key.encode() for key in extra}
             headers = [pair for pair in start.headers if pair[0].lower() not in replaced]
             headers += [(key.encode(), value.encode()) for key, value in extra.items()]
-            return StreamResponse(self._body(), start.status, headers, self.items.aclose)
+            body = self._body() if start.status < 400 else self._refusal(start.status)
+            return StreamResponse(body, start.status, headers, self.items.aclose)
         except BaseException:
             await self.items.aclose()
             raise
@@ -80,7 +97,7 @@ class OpenAIExchange:
             return item
         if item is not TICK:
             raise incomplete_stream()
-        self.pool.raise_if_failed(self.tier)
+        self.pool.raise_if_failed(self.plan.tier)
         self._raise_if_late()
         return None
 
@@ -90,14 +107,23 @@ class OpenAIExchange:
                 self._raise_if_late()
                 if isinstance(item, bytes):
                     yield item
+                elif isinstance(item, HttpRun):
+                    self._report(item)
                 elif item is TICK and self.streaming:
                     yield PING
         except ApiError as error:
             if not self.streaming:
                 raise  # which cuts the connection: a part of the body has been sent
-            yield self._error_chunk(error)
+            yield error_events(error, self.request_id, self.form)
         finally:
             await self.items.aclose()
+
+    async def _refusal(self, status: int) -> AsyncIterator[bytes]:
+        """The body of an error response: vLLM's own, which is in OpenAI's form, or the same in Anthropic's."""
+        body = b"".join([piece async for piece in self._body() if piece != PING])
+        if self.form == "anthropic":
+            body = orjson.dumps(error_body(_error_of(body, status), self.request_id, self.form))
+        yield body
 
     async def _late_stream(self) -> AsyncIterator[bytes]:
         """The body after an early 200: pings, then what the engine answers, also if that is an error."""
@@ -108,24 +134,55 @@ class OpenAIExchange:
             if start.status == 200:
                 async for piece in self._body():
                     yield piece
-            else:
+                return
+            body = b"".join([piece async for piece in self._body() if piece != PING])
+            if self.form == "openai":
                 # An error body is one line of JSON. SDKs raise it as an SSE `data` line.
-                body = b"".join([piece async for piece in self._body() if piece != PING])
-                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n" + _DONE
+                yield b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE
+            else:
+                yield error_events(_error_of(body, start.status), self.request_id, self.form)
         except ApiError as error:
-            yield self._error_chunk(error)
+            yield error_events(error, self.request_id, self.form)
         finally:
             await self.items.aclose()
 
     def _headers(self, media_type: str | None) -> dict[str, str]:
-        planned = json.dumps(self.planned)  # ASCII, as headers must be
-        headers = {"x-power-lever-tier": self.tier, SPEC_HEADER: planned, "x-request-id": self.request_id}
+        made = self.plan
+        planned = planned_spec(made.entry, made.spec, made.drafts, made.no_drafts_reason)
+        headers = {
+            TIER_HEADER: made.tier,
+            ENTRY_HEADER: made.entry.name,
+            SPEC_HEADER: json.dumps(planned),  # ASCII, as headers must be
+            "x-request-id": self.request_id,
+        }
         if self.streaming:
             headers |= SSE_HEADERS
         return headers | ({"content-type": media_type} if media_type else {})
 
-    def _error_chunk(self, error: ApiError) -> bytes:
-        return b"data: " + orjson.dumps({"error": error_data(error, self.request_id)}) + b"\n\n" + _DONE
+    def _report(self, run: HttpRun) -> None:
+        """Report a run with the times that its client saw: the replica says how long ago they were."""
+        now_s = time.monotonic()
+        metrics = metrics_data(
+            self.plan,
+            self.config,
+            self.factors,
+            run.finished,
+            arrived_s=self.arrived_s,
+            admitted_s=max(self.arrived_s, now_s - run.since_admitted_s),
+            first_token_s=None if run.since_first_token_s is None else now_s - run.since_first_token_s,
+            ended_s=now_s,
+        )
+        self.report(run_report(self.plan, metrics))
 
     def _raise_if_late(self) -> None:
         raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)
+
+
+def _error_of(body: bytes, status: int) -> ApiError:
+    """Return the engine's error response as an error."""
+    try:
+        message = orjson.loads(body)["error"]["message"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        message = body.decode(errors="replace")
+    code = "bad_request" if status < 500 else "engine_failed"
+    return ApiError(code, str(message), status=status, retryable=status >= 500)

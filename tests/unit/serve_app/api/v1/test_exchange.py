@@ -1,22 +1,30 @@
-"""How the replica's response to an OpenAI request is passed on."""
+"""How the replica's response to a `/v1` request is passed on, and its run reported."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from router.observation import TierState
-from serve_app.api.errors import ApiError, Failure, overloaded
-from serve_app.api.openai.response import OpenAIExchange
+from router.observation import Observation, TierState
+from router.plan import plan
+from router.request import InferenceRequest
+from router.runs.summary import RunReport
+from serve_app.api.errors import ApiError, ErrorForm, Failure, overloaded
+from serve_app.api.spec_view import planned_spec
 from serve_app.api.sse import PING
+from serve_app.api.v1.exchange import V1Exchange
+from serve_app.engine.interface import Finished, HttpRun, SpecStats
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import ResponseStream
 from serve_app.transport.stream import LocalStream
+from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait
@@ -24,20 +32,26 @@ from tests.support.streams import Script, Wait
 pytestmark = pytest.mark.usefixtures("slow_pings")
 CONFIG = app_config(limits={"request_timeout_s": 100})
 START = ResponseStart(200, [(b"content-type", b"text/event-stream"), (b"content-length", b"9"), (b"server", b"x")])
-PLANNED = {"enabled": True, "reason": "électricité"}
-HEADER = b'{"enabled": true, "reason": "\\u00e9lectricit\\u00e9"}'
-Items = Sequence[ResponseStart | bytes | Failure | Wait | Exception]
+ECO = plan(InferenceRequest(prompt="Hi", mode="manual", power=0), Observation(), CONFIG)
+PLAN = replace(ECO, no_drafts_reason="électricité")
+HEADER = json.dumps(planned_spec(PLAN.entry, PLAN.spec, PLAN.drafts, PLAN.no_drafts_reason)).encode()
+Items = Sequence[ResponseStart | bytes | HttpRun | Failure | Wait | Exception]
 
 
 class Exchange:
     """One request to the eco tier with a scripted replica, and the client that takes the response."""
 
-    def __init__(self, items: Items, streaming: bool, state: TierState | None = None) -> None:
-        self.script: Script[ResponseStart | bytes | Failure] = Script(items)
+    def __init__(
+        self, items: Items, streaming: bool, state: TierState | None = None, form: ErrorForm = "openai"
+    ) -> None:
+        self.script: Script[ResponseStart | bytes | HttpRun | Failure] = Script(items)
+        self.reports: list[RunReport] = []
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
         stream: ResponseStream = LocalStream(self.script.stream())
-        self.exchange = OpenAIExchange("eco", PLANNED, "r1", streaming, stream, CONFIG, self.pool, arrived_s=arrived_s)
+        self.exchange = V1Exchange(
+            form, PLAN, "r1", streaming, stream, CONFIG, self.pool, load_factors(), arrived_s, self.reports.append
+        )
         self.client = Client()
 
     async def run(self) -> Client:
@@ -69,6 +83,7 @@ async def test_the_engines_response_is_passed_on_with_our_headers() -> None:
         (b"content-type", b"application/json"),
         (b"x-own", b"1"),
         (b"x-power-lever-tier", b"eco"),
+        (b"x-power-lever-entry", PLAN.entry.name.encode()),
         (b"x-power-lever-spec", HEADER),
         (b"x-request-id", b"r1"),
     ]
@@ -82,6 +97,7 @@ async def test_a_stream_is_passed_on_piece_by_piece_with_headers_against_bufferi
     assert dict(client.headers) == {
         b"content-type": b"text/event-stream",
         b"x-power-lever-tier": b"eco",
+        b"x-power-lever-entry": PLAN.entry.name.encode(),
         b"x-power-lever-spec": HEADER,
         b"x-request-id": b"r1",
         b"cache-control": b"no-store",
@@ -106,7 +122,7 @@ async def test_a_stream_that_must_wait_begins_with_pings() -> None:
 async def test_frequent_pings_do_not_begin_a_stream_before_its_engine_could_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serve_app.api.openai.response.PING_EVERY_S", 0.4)
+    monkeypatch.setattr("serve_app.api.v1.exchange.PING_EVERY_S", 0.4)
     # A proxy needs frequent pings. A refusal within two seconds must stay an HTTP status all the same.
     refused = ResponseStart(400, [(b"content-type", b"application/json")])
     client = await Exchange([Wait(1.5), refused, b"{}"], streaming=True).run()
@@ -244,3 +260,79 @@ async def test_a_client_that_leaves_an_unstreamed_wait_closes_the_source() -> No
     responding.cancel()
     await asyncio.gather(responding, return_exceptions=True)
     assert exchange.script.closed
+
+
+# --- runs ---
+
+RUN = HttpRun(Finished("stop", 7, 20, 250.0, SpecStats(4, 12, 9)), since_admitted_s=3.0, since_first_token_s=2.0)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_finished_run_is_reported_with_the_times_that_the_client_saw(streaming: bool) -> None:
+    items = [Wait(4), b"data: 1\n\n", RUN, b"data: [DONE]\n\n"]
+    exchange = Exchange([START, *items], streaming)
+    client = await exchange.run()
+    assert client.body == b"data: 1\n\ndata: [DONE]\n\n" or PING in client.pieces
+    [report] = exchange.reports
+    assert (report.tier, report.category) == ("eco", "simple_question")
+    assert (report.completion_tokens, report.draft_tokens, report.accepted_tokens) == (20, 12, 9)
+    assert (report.finish_reason, report.total_ms) == ("stop", pytest.approx(4000))
+    assert report.ttft_ms == pytest.approx(2000)
+    assert report.queue_ms == pytest.approx(1000 + 250)
+    assert report.tokens_per_s == pytest.approx(20 / 2.75)
+    assert report.energy_wh > 0
+
+
+async def test_a_run_is_reported_after_a_late_start_too() -> None:
+    exchange = Exchange([Wait(3), START, RUN, b"data: [DONE]\n\n"], streaming=True)
+    await exchange.run()
+    assert [report.completion_tokens for report in exchange.reports] == [20]
+
+
+@pytest.mark.parametrize("items", [[START, b"{}"], [ResponseStart(400, []), b"{}"]], ids=["count", "refusal"])
+async def test_a_response_without_a_run_is_not_reported(items: list[Any]) -> None:
+    exchange = Exchange(items, streaming=False)
+    await exchange.run()
+    assert exchange.reports == []
+
+
+# --- errors in each API's form ---
+
+VLLMS = b'{"type":"error","error":{"type":"BadRequestError","message":"too\\nlong"}}'
+REFUSED = ResponseStart(400, [(b"content-type", b"application/json")])
+
+
+async def test_an_engines_refusal_has_anthropics_form() -> None:
+    for body in (VLLMS, b'{"error":{"message":"too\\nlong","code":400}}'):
+        client = await Exchange([REFUSED, body[:9], body[9:]], streaming=True, form="anthropic").run()
+        error = {"code": "bad_request", "message": "too\nlong", "retryable": False, "request_id": "r1"}
+        assert client.status == 400
+        assert orjson.loads(client.body) == {
+            "type": "error",
+            "error": error | {"type": "invalid_request_error"},
+            "request_id": "r1",
+        }
+
+
+async def test_an_engines_refusal_that_is_no_json_is_an_error_all_the_same() -> None:
+    client = await Exchange([ResponseStart(500, []), b"Internal Server Error"], streaming=False, form="anthropic").run()
+    assert client.status == 500
+    body = orjson.loads(client.body)["error"]
+    assert (body["type"], body["message"], body["retryable"]) == ("api_error", "Internal Server Error", True)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[Wait(3), REFUSED, VLLMS], [START, b"x", Failure("bad_request", "too\nlong", 400, False)]],
+    ids=["late", "midway"],
+)
+@pytest.mark.parametrize("form", ["anthropic", "responses"])
+async def test_an_error_in_a_stream_is_the_apis_own_event(items: list[Any], form: ErrorForm) -> None:
+    client = await Exchange(items, streaming=True, form=form).run()
+    event, data = client.pieces[-1].removesuffix(b"\n\n").split(b"\n")
+    assert event == b"event: error"
+    body = orjson.loads(data.removeprefix(b"data: "))
+    assert (body["type"], body["error"]["message"]) == ("error", "too\nlong")
+    if form == "responses":
+        assert body["message"] == "too\nlong"
+        assert {"code", "param", "sequence_number"} < body.keys()

@@ -1,4 +1,4 @@
-"""Bodies of the OpenAI routes: allowed fields pass, others are refused by name."""
+"""Bodies of chat and completions: allowed fields pass, others are refused by name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from serve_app.api.errors import ApiError
-from serve_app.api.openai.body import OpenAIBody, parse_openai
+from serve_app.api.v1.body import V1Api, V1Body, parse_v1
+from serve_app.api.v1.openai import CHAT, COMPLETIONS
 from serve_app.config import Limits
 
 LIMITS = Limits(max_prompt_chars=100, max_sequences=8)
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
-def chat(**fields: Any) -> OpenAIBody:
-    return parse_openai({"model": "eco", "messages": MESSAGES, **fields}, chat=True, limits=LIMITS)
+def chat(**fields: Any) -> V1Body:
+    return parse_v1({"model": "eco", "messages": MESSAGES, **fields}, CHAT, LIMITS)
 
 
-def completion(**fields: Any) -> OpenAIBody:
-    return parse_openai({"model": "eco", "prompt": "Hi", **fields}, chat=False, limits=LIMITS)
+def completion(**fields: Any) -> V1Body:
+    return parse_v1({"model": "eco", "prompt": "Hi", **fields}, COMPLETIONS, LIMITS)
 
 
 def refusal(**fields: Any) -> ApiError:
@@ -47,7 +48,7 @@ def refusal(**fields: Any) -> ApiError:
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
         {"response_format": {"type": "json_object"}, "logprobs": True, "top_logprobs": 5},
         {"structured_outputs": {"regex": "[a-z]+"}, "stop": ["a", "b"], "reasoning_effort": "low"},
-        {"chat_template_kwargs": {"enable_thinking": False}, "spec": {"k": 3}, "stop": "\n"},
+        {"chat_template_kwargs": {"enable_thinking": False}, "stop": "\n"},
     ],
 )
 def test_bodies_of_real_clients_pass_unchanged(fields: dict[str, Any]) -> None:
@@ -79,6 +80,38 @@ def test_a_field_that_is_not_allowed_is_refused_by_its_name(name: str) -> None:
     values: list[object] = [1, 0, {}, "x", False]
     for value in values:
         assert refusal(**{name: value}).message.startswith(f"{name}: unknown key")
+
+
+def test_our_own_fields_are_taken_out_and_kept_apart() -> None:
+    own = {"mode": "manual", "power": 95, "speed": 20, "spec": {"k": 3}, "constraints": {"max_ttft_ms": 2000}}
+    body = parse_v1({"model": "auto", "messages": MESSAGES, **own}, CHAT, LIMITS)
+    assert (body.fields, body.own) == ({"model": "auto", "messages": MESSAGES}, own)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"power": 95}, "`power` is set by the prompt in auto mode; send mode `manual` to set it yourself"),
+        ({"mode": "manual", "goal": "faster"}, "`goal` shifts the tier in auto mode"),
+        ({"mode": "fast"}, "mode: Input should be 'auto' or 'manual', got 'fast'"),
+        ({"mode": "manual", "power": 101}, "power: Input should be less than or equal to 100, got 101"),
+        ({"speed": "fast"}, "speed: Input should be a valid integer"),
+        ({"goal": "cheapest"}, "goal: Input should be 'faster', 'cheaper', 'greener' or 'better', got 'cheapest'"),
+        ({"constraints": {"max_ttft": 1}}, "constraints.max_ttft: unknown key, allowed are max_ttft_ms, "),
+        ({"constraints": {"max_ttft_ms": 0}}, "constraints.max_ttft_ms: Input should be greater than 0, got 0"),
+    ],
+)
+def test_our_own_fields_are_checked_as_on_api_inference(own: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError) as error:
+        parse_v1({"model": "auto", "messages": MESSAGES, **own}, CHAT, LIMITS)
+    assert (error.value.status, error.value.code) == (400, "invalid_request")
+    assert message in error.value.message
+
+
+@pytest.mark.parametrize("own", [{"mode": "manual"}, {"mode": "auto"}, {"power": 10}, {"goal": "better"}])
+def test_a_tiers_name_leaves_no_choice_to_our_fields(own: dict[str, Any]) -> None:
+    [name] = own
+    assert refusal(**own).message == f"{name}: goes with model auto; model eco is a tier's name"
 
 
 def test_extra_arguments_for_the_scheduler_are_refused() -> None:
@@ -131,7 +164,7 @@ def test_a_wrong_type_is_an_error_that_names_the_field(fields: dict[str, Any], m
 
 def test_a_refused_field_is_told_which_ones_are_allowed_once() -> None:
     first, second = refusal(prompt="Hi", priority=1).message.split("; ")
-    assert first.startswith("prompt: unknown key, allowed are model, spec, max_tokens, ")
+    assert first.startswith("prompt: unknown key, allowed are mode, power, speed, goal, constraints, spec, model, ")
     assert "messages" in first
     assert second == "priority: unknown key"
 
@@ -150,7 +183,7 @@ def test_one_error_names_up_to_ten_problems() -> None:
 @pytest.mark.parametrize("body", [[], "text", None, 3])
 def test_a_body_that_is_not_an_object_is_refused(body: object) -> None:
     with pytest.raises(ApiError, match="must be a JSON object, got") as error:
-        parse_openai(body, chat=True, limits=LIMITS)
+        parse_v1(body, CHAT, LIMITS)
     assert error.value.status == 400
 
 
@@ -219,7 +252,7 @@ def test_the_limit_holds_for_the_whole_conversation(fields: dict[str, Any]) -> N
 @pytest.mark.parametrize("prompt", ["x" * 101, ["x" * 50, "x" * 51], [5] * 101, [[5] * 50, [5] * 51]])
 def test_the_limit_holds_for_every_form_of_a_prompt(prompt: object) -> None:
     with pytest.raises(ApiError, match=r"has 101 characters, allowed are limits\.max_prompt_chars = 100") as error:
-        parse_openai({"prompt": prompt}, chat=False, limits=LIMITS)
+        parse_v1({"prompt": prompt}, COMPLETIONS, LIMITS)
     assert (error.value.status, error.value.code) == (400, "prompt_too_long")
 
 
@@ -233,7 +266,6 @@ NOT_TAKEN = {
     "functions",
     "moderation",
     "prediction",
-    "prompt_cache_options",
     "verbosity",
     "web_search_options",
     "best_of",
@@ -243,19 +275,19 @@ NOT_TAKEN = {
 
 
 @pytest.mark.parametrize(
-    ("params", "is_chat"),
+    ("params", "api"),
     [
-        (chat_create_params.CompletionCreateParamsNonStreaming, True),
-        (chat_create_params.CompletionCreateParamsStreaming, True),
-        (completion_create_params.CompletionCreateParamsNonStreaming, False),
-        (completion_create_params.CompletionCreateParamsStreaming, False),
+        (chat_create_params.CompletionCreateParamsNonStreaming, CHAT),
+        (chat_create_params.CompletionCreateParamsStreaming, CHAT),
+        (completion_create_params.CompletionCreateParamsNonStreaming, COMPLETIONS),
+        (completion_create_params.CompletionCreateParamsStreaming, COMPLETIONS),
     ],
 )
-def test_every_field_of_openais_sdk_is_either_accepted_or_known_to_be_refused(params: type, is_chat: bool) -> None:
+def test_every_field_of_openais_sdk_is_either_accepted_or_known_to_be_refused(params: type, api: V1Api) -> None:
     of_no_fields_type = [[[[None]]]]
     for name in params.__annotations__:
         with pytest.raises(ApiError) as error:
-            parse_openai({name: of_no_fields_type}, chat=is_chat, limits=LIMITS)
+            parse_v1({name: of_no_fields_type}, api, LIMITS)
         assert ("unknown key" in error.value.message) == (name in NOT_TAKEN), name
 
 
@@ -270,9 +302,9 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan pre
 
 # Bodies recorded from the clients (2026-11-29), with shorter prompts.
 @pytest.mark.parametrize(
-    ("body", "is_chat"),
+    ("body", "api"),
     [
-        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **VLLM_BENCH}, True, id="vllm"),
+        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **VLLM_BENCH}, CHAT, id="vllm"),
         pytest.param(
             {
                 "model": "eco",
@@ -282,12 +314,14 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan pre
                 "logprobs": None,
                 **VLLM_BENCH,
             },
-            False,
+            COMPLETIONS,
             id="vllm-completions",
         ),
-        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **GUIDELLM}, True, id="guidellm"),
+        pytest.param({"model": "eco", "messages": PARTS, "max_completion_tokens": 8, **GUIDELLM}, CHAT, id="guidellm"),
         pytest.param(
-            {"model": "eco", "prompt": "Yes way plan", "max_tokens": 8, **GUIDELLM}, False, id="guidellm-completions"
+            {"model": "eco", "prompt": "Yes way plan", "max_tokens": 8, **GUIDELLM},
+            COMPLETIONS,
+            id="guidellm-completions",
         ),
         pytest.param(
             {
@@ -297,11 +331,11 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "Yes way plan pre
                 "max_completion_tokens": 8,
                 "stream_options": {"include_usage": True},
             },
-            True,
+            CHAT,
             id="aiperf",
         ),
     ],
 )
-def test_bodies_of_benchmark_clients_pass_unchanged(body: dict[str, Any], is_chat: bool) -> None:
+def test_bodies_of_benchmark_clients_pass_unchanged(body: dict[str, Any], api: V1Api) -> None:
     given = {key: value for key, value in body.items() if value is not None}
-    assert parse_openai(body, chat=is_chat, limits=LIMITS).fields == given
+    assert parse_v1(body, api, LIMITS).fields == given
