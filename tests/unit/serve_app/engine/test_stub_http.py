@@ -1,4 +1,4 @@
-"""The stub's OpenAI routes, over HTTP semantics without a socket."""
+"""The stub's `/v1` routes, over HTTP semantics without a socket."""
 
 from __future__ import annotations
 
@@ -95,3 +95,43 @@ async def test_the_answer_says_what_was_drafted_by_whom_as_the_ingress_asked() -
     done = whole["metrics"]["speculative_decoding"]
     assert (done["drafts"].keys(), done["tau"], done["stopped_by_tau"]) == ({"ngram"}, LEARNED_TAU, False)
     assert last["metrics"] == whole["metrics"]
+
+
+def kinds_of(response: httpx.Response) -> list[str]:
+    events = [block.split("\n") for block in response.text.split("\n\n") if block]
+    for named, data in events:
+        assert named == f"event: {orjson.loads(data.removeprefix('data: '))['type']}"
+    return [named.removeprefix("event: ") for named, _ in events]
+
+
+async def test_a_message_is_answered_whole_and_in_events(client: httpx.AsyncClient) -> None:
+    body = {"model": "eco", "max_tokens": 20, "messages": [{"role": "user", "content": "stub:tokens=9"}]}
+    whole = (await client.post("/v1/messages", json=body)).json()
+    assert whole["content"] == [{"type": "text", "text": await expected_text()}]
+    assert (whole["stop_reason"], whole["usage"]) == ("end_turn", {"input_tokens": 3, "output_tokens": 9})
+    kinds = kinds_of(await client.post("/v1/messages", json=body | {"stream": True}))
+    deltas = ["content_block_delta"] * 9
+    ends = ["content_block_stop", "message_delta", "message_stop"]
+    assert kinds == ["message_start", "content_block_start", *deltas, *ends]
+
+
+async def test_a_response_is_answered_whole_and_in_events(client: httpx.AsyncClient) -> None:
+    body = {"model": "eco", "max_output_tokens": 4, "input": [{"role": "user", "content": "stub:tokens=9"}]}
+    whole = (await client.post("/v1/responses", json=body)).json()
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert whole["usage"]["output_tokens"] == 4
+    kinds = kinds_of(await client.post("/v1/responses", json=body | {"stream": True}))
+    assert kinds[:3] == ["response.created", "response.output_item.added", "response.content_part.added"]
+    assert kinds[3:7] == ["response.output_text.delta"] * 4
+    assert kinds[-1] == "response.incomplete"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_is_a_400_in_vllms_form(client: httpx.AsyncClient, path: str, stream: bool) -> None:
+    turns = [{"role": "user", "content": "word " * ENTRY.max_model_len}]
+    body = {"model": "eco", "messages": turns, "input": turns, "stream": stream}
+    response = await client.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json().get("type") == ("error" if path == "/v1/messages" else None)
+    assert "max_model_len" in response.json()["error"]["message"]

@@ -1,0 +1,103 @@
+"""What an engine does for one HTTP request, noted from whichever task its work is done in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from serve_app.engine.http_runs import RunWatch, current_run
+from serve_app.engine.interface import Engine, Finished, HttpRun, SpecStats
+from serve_app.engine.stream_items import http_items
+from serve_app.transport.asgi_call import HttpCall, ResponseStart
+
+END = Finished("stop", 4, 3, 0.0, SpecStats(1, 2, 1))
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_run_is_taken_once_with_the_times_since_it_began() -> None:
+    clock = Clock()
+    watch = RunWatch(1, clock)
+    for at_s, note in ((1.0, watch.admitted), (3.0, watch.token), (4.0, watch.token)):
+        clock.now_s = at_s
+        note()
+    assert watch.take() is None
+    watch.finished(END)
+    clock.now_s = 6.0
+    assert watch.take() == HttpRun(END, since_admitted_s=5.0, since_first_token_s=3.0)
+    assert watch.take() is None
+
+
+def test_several_answers_are_one_run_with_the_longest_and_the_drafts_of_all() -> None:
+    watch = RunWatch(3)
+    watch.admitted()
+    watch.finished(END, "shared")
+    watch.finished(Finished("length", 4, 2, 0.0, SpecStats(3, 9, 5)), "shared")
+    assert watch.take() is None
+    watch.finished(Finished("length", 5, 8, 0.0, SpecStats(1, 1, 0)), "alone")
+    run = watch.take()
+    assert run is not None
+    assert (run.finished.completion_tokens, run.finished.finish_reason) == (8, "length")
+    assert (run.finished.spec.steps, run.finished.spec.draft_tokens, run.finished.spec.accepted_tokens) == (4, 10, 5)
+    assert run.since_first_token_s is None
+
+
+def test_a_request_that_engages_no_engine_is_no_run() -> None:
+    assert RunWatch(1).take() is None
+
+
+async def items_of(app: Starlette) -> list[Any]:
+    call = HttpCall("POST", "/v1/x", [(b"content-type", b"application/json")], b"{}")
+    return [item async for item in http_items(cast(Engine, None), app, call)]
+
+
+def app_of(answer: Any) -> Starlette:
+    return Starlette(routes=[Route("/v1/x", answer, methods=["POST"])])
+
+
+async def test_the_run_comes_before_the_last_bytes_also_from_a_task_of_its_own() -> None:
+    async def work() -> None:
+        run = current_run()
+        assert run is not None
+        run.admitted()
+        run.token()
+        await asyncio.sleep(0)
+        run.finished(END)
+
+    async def answer(request: Request) -> Response:
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield b"first"
+            await asyncio.create_task(work())
+            yield b"last"
+
+        return StreamingResponse(body())
+
+    assert current_run() is None
+    start, *rest = await items_of(app_of(answer))
+    assert isinstance(start, ResponseStart)
+    first, run, last = rest
+    assert (first, run.finished, last) == (b"first", END, b"last")
+    assert current_run() is None
+
+
+async def test_a_whole_answer_has_its_run_after_the_start() -> None:
+    async def answer(request: Request) -> Response:
+        run = current_run()
+        assert run is not None
+        run.admitted()
+        run.finished(END)
+        return JSONResponse({})
+
+    start, run, body = await items_of(app_of(answer))
+    assert (type(start), run.finished, body) == (ResponseStart, END, b"{}")
