@@ -88,7 +88,7 @@ def tiers() -> dict[str, Any]:
     ("heading", "data"),
     [
         ("#### `config`", config_data("r1", PLAN, CONFIG, stub=False)),
-        ("## The decision", PLAN.decision.model_dump()),
+        ("## The decision", PLAN.decision.model_dump(mode="json")),
         ("#### `metrics`", metrics()),
         ("## GET /api/tiers", tiers()),
     ],
