@@ -33,9 +33,3 @@ def tiers_without_drafts(profile: Profile, observation: Observation) -> tuple[Ti
         if profile.entry(name, observation.tier(name).active_entry).speculation is None
         and not observation.tier(name).failed
     )
-
-
-def nearest_tier(tier: TierName, among: tuple[TierName, ...]) -> TierName | None:
-    """Return the nearest of these tiers in power, of two the more powerful one; None: there are none."""
-    place = TIER_NAMES.index(tier)
-    return min(among, key=lambda name: (abs(TIER_NAMES.index(name) - place), -TIER_NAMES.index(name)), default=None)

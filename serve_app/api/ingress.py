@@ -195,6 +195,7 @@ class Ingress:
             self._factors,
             arrived_s,
             self._runs.add,
+            self._decisions.add(made.decision.model_dump()) if api.max_tokens else None,
         ).respond()
 
     async def stored(self, request: Request, request_id: str) -> Response:

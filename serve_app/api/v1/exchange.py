@@ -23,7 +23,7 @@ from serve_app.api.errors import (
     incomplete_stream,
     raise_if_late,
 )
-from serve_app.api.routing import ENTRY_HEADER, SPEC_HEADER, TIER_HEADER
+from serve_app.api.routing import DECISION_HEADER, ENTRY_HEADER, SPEC_HEADER, TIER_HEADER
 from serve_app.api.spec_view import planned_spec
 from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S, metrics_data
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
@@ -55,6 +55,7 @@ class V1Exchange:
         factors: for the report.
         arrived_s: monotonic clock at arrival, s.
         report: takes the report of a finished run; a count of tokens is none.
+        decision_id: under which the decision record can be read; None: it has none.
     """
 
     form: ErrorForm
@@ -67,6 +68,7 @@ class V1Exchange:
     factors: Factors
     arrived_s: float
     report: Callable[[RunReport], None]
+    decision_id: str | None
 
     async def respond(self) -> Response:
         """Return the engine's response; for a stream that must wait long, one that pings until it comes.
@@ -155,6 +157,8 @@ class V1Exchange:
             SPEC_HEADER: json.dumps(planned),  # ASCII, as headers must be
             "x-request-id": self.request_id,
         }
+        if self.decision_id is not None:
+            headers[DECISION_HEADER] = self.decision_id
         if self.streaming:
             headers |= SSE_HEADERS
         return headers | ({"content-type": media_type} if media_type else {})

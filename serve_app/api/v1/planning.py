@@ -10,14 +10,15 @@ from typing import Any, Final
 import orjson
 from starlette.requests import Request
 
-from router.capabilities import fields_refused_with_drafts, nearest_tier, tiers_without_drafts
+from router.capabilities import fields_refused_with_drafts, tiers_without_drafts
+from router.needs import Needs, NoTierError
 from router.observation import Observation
 from router.plan import Plan, plan
 from router.registry import TIER_NAMES, ChainEntry, Profile, TierName
-from router.request import InferenceRequest, Message
+from router.request import InferenceRequest
 from serve_app.api.errors import bad_request
 from serve_app.api.v1.body import V1Body
-from serve_app.api.v1.conversation import conversation, other_text
+from serve_app.api.v1.conversation import conversation, other_text, token_ids
 from serve_app.api.v1.models import AUTO, model_not_found
 from serve_app.config import AppConfig
 from serve_app.transport.asgi_call import HttpCall
@@ -26,60 +27,53 @@ _THINKERS: Final = ("reasoning_parser", "reasoning_config")
 """Engine arguments of an entry whose model thinks. vLLM refuses a budget of thoughts for any other."""
 
 
-def router_request(body: V1Body, profile: Profile) -> InferenceRequest:
-    """Return what the router sees: the whole conversation, our own fields, and the sampling that the client set.
+def router_request(body: V1Body, profile: Profile) -> tuple[InferenceRequest, Needs]:
+    """Return what the router sees: the whole conversation, our own fields, the sampling that the client set; and what
+    else the body needs of a tier.
 
     Raises:
         ApiError: no such model.
     """
-    fields, own = body.fields, dict(body.own)
+    fields = body.fields
     model = fields.get("model", AUTO)
-    if model in TIER_NAMES:
-        own |= {"mode": "manual", "power": sum(profile.tiers[model].power) // 2}
-    elif model != AUTO:
+    if model != AUTO and model not in TIER_NAMES:
         raise model_not_found(model)
-    messages = conversation(fields)
-    if more := other_text(fields):
-        messages = (Message(role="system", content=more), *messages)
-    request = InferenceRequest.model_validate({"messages": messages, **own})
+    request = InferenceRequest.model_validate({"messages": conversation(fields), **body.own})
     # Unchecked, as vLLM checks their ranges, which are wider than those of `/api/inference`.
     sampling = {key: fields[key] for key in ("temperature", "top_p", "seed") if key in fields}
     limit = None if body.api.must_limit else body.max_tokens
-    return request.model_copy(update=sampling | ({"max_tokens": limit} if limit else {}))
+    request = request.model_copy(update=sampling | ({"max_tokens": limit} if limit else {}))
+    request = request if model == AUTO else _in(model, request, profile)
+    return request, Needs(other_text(fields), token_ids(fields), body.sequences, fields_refused_with_drafts(fields))
 
 
 def plan_v1(body: V1Body, observation: Observation, config: AppConfig) -> Plan:
     """Plan a request.
 
     Raises:
-        ApiError: no such model, or a field that no allowed tier accepts.
+        ApiError: no such model; no tier can ever serve it, or the one that the client picked cannot.
     """
-    request = router_request(body, config)
-    made = plan(request, observation, config)
-    tier = _accepting(made.tier, body, config, observation)
-    if tier == made.tier:
-        return made
-    named = {"mode": "manual", "goal": None, "power": sum(config.tiers[tier].power) // 2}
-    return plan(request.model_copy(update=named), observation, config)
+    request, needs = router_request(body, config)
+    try:
+        made = plan(request, observation, config, needs=needs)
+    except NoTierError as error:
+        raise bad_request(error.message, code=error.code) from error
+    if needs.refused_with_drafts and made.entry.speculation is not None:
+        fields, others = " and ".join(needs.refused_with_drafts), tiers_without_drafts(config, observation)
+        problem = f"{fields}: not allowed with speculative decoding, which"
+        if not others:
+            raise bad_request(f"{problem} every tier uses now")
+        raise bad_request(f"{problem} tier {made.tier} uses; allowed models are {', '.join(others)} and {AUTO}")
+    if not body.api.max_tokens and not made.warm and request.mode == "auto":
+        # Any tokenizer will do for a count. It must not wake a tier while another is warm.
+        warm = next((name for name in TIER_NAMES if observation.tier(name).warm), made.tier)
+        return plan(_in(warm, request, config), observation, config, needs=needs)
+    return made
 
 
-def _accepting(tier: TierName, body: V1Body, config: AppConfig, observation: Observation) -> TierName:
-    """Return the tier itself, or the nearest that accepts fields which an engine with drafts refuses.
-
-    Raises:
-        ApiError: the client named a tier with drafts, or every tier has drafts.
-    """
-    fields = fields_refused_with_drafts(body.fields)
-    accepting = tiers_without_drafts(config, observation) if fields else ()
-    if not fields or tier in accepting:
-        return tier
-    other = nearest_tier(tier, accepting)
-    if other is not None and body.fields.get("model", AUTO) == AUTO:
-        return other
-    problem = f"{' and '.join(fields)}: not allowed with speculative decoding, which"
-    if other is None:
-        raise bad_request(f"{problem} every tier uses now")
-    raise bad_request(f"{problem} tier {tier} uses; allowed models are {', '.join(accepting)} and {AUTO}")
+def _in(tier: TierName, request: InferenceRequest, profile: Profile) -> InferenceRequest:
+    """Return the request for that tier."""
+    return request.model_copy(update={"mode": "manual", "power": sum(profile.tiers[tier].power) // 2, "goal": None})
 
 
 def engine_call(request: Request, body: V1Body, made: Plan, request_id: str) -> HttpCall:

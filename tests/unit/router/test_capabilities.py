@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.capabilities import fields_refused_with_drafts, nearest_tier, tiers_without_drafts
+from router.capabilities import fields_refused_with_drafts, tiers_without_drafts
 from router.observation import Observation, TierState
-from router.registry import TierName
 from tests.unit.router.profiles import small_profile
 
 PROFILE = small_profile()
@@ -48,19 +47,3 @@ def test_a_tier_that_fell_back_to_an_entry_without_drafts_accepts_them() -> None
 
 def test_a_tier_that_cannot_start_accepts_none() -> None:
     assert tiers_without_drafts(PROFILE, Observation({"ultra": TierState(failed=True)})) == ()
-
-
-@pytest.mark.parametrize(
-    ("tier", "among", "chosen"),
-    [
-        ("eco", ("ultra",), "ultra"),
-        ("balanced", ("eco", "ultra"), "eco"),
-        ("balanced", ("eco", "performance"), "performance"),
-        ("ultra", ("eco", "balanced"), "balanced"),
-        ("eco", (), None),
-    ],
-)
-def test_the_nearest_tier_is_chosen_and_of_two_the_more_powerful(
-    tier: TierName, among: tuple[TierName, ...], chosen: str | None
-) -> None:
-    assert nearest_tier(tier, among) == chosen

@@ -50,7 +50,7 @@ class Exchange:
         arrived_s = asyncio.get_running_loop().time()
         stream: ResponseStream = LocalStream(self.script.stream())
         self.exchange = V1Exchange(
-            form, PLAN, "r1", streaming, stream, CONFIG, self.pool, load_factors(), arrived_s, self.reports.append
+            form, PLAN, "r1", streaming, stream, CONFIG, self.pool, load_factors(), arrived_s, self.reports.append, "d1"
         )
         self.client = Client()
 
@@ -86,6 +86,7 @@ async def test_the_engines_response_is_passed_on_with_our_headers() -> None:
         (b"x-power-lever-entry", PLAN.entry.name.encode()),
         (b"x-power-lever-spec", HEADER),
         (b"x-request-id", b"r1"),
+        (b"x-power-lever-decision", b"d1"),
     ]
     assert exchange.script.closed
 
@@ -98,6 +99,7 @@ async def test_a_stream_is_passed_on_piece_by_piece_with_headers_against_bufferi
         b"content-type": b"text/event-stream",
         b"x-power-lever-tier": b"eco",
         b"x-power-lever-entry": PLAN.entry.name.encode(),
+        b"x-power-lever-decision": b"d1",
         b"x-power-lever-spec": HEADER,
         b"x-request-id": b"r1",
         b"cache-control": b"no-store",

@@ -298,8 +298,31 @@ def test_a_named_tier_with_drafts_refuses_them_and_names_the_tiers_without() -> 
     assert pick({**BIASED, "model": "ultra"}) == "ultra"
 
 
-def test_they_are_refused_if_every_tier_drafts() -> None:
+def test_a_named_tier_refuses_them_if_every_tier_drafts_and_auto_waits_for_the_tier_that_may_come_back() -> None:
     nothing = Observation({"ultra": TierState(failed=True)})
-    for model in ("auto", "eco"):
-        with pytest.raises(ApiError, match=r"logit_bias: not allowed with .* which every tier uses now"):
-            planned({**BIASED, "model": model}, nothing)
+    with pytest.raises(ApiError, match=r"logit_bias: not allowed with .* which every tier uses now"):
+        planned({**BIASED, "model": "eco"}, nothing)
+    assert planned({**BIASED, "model": "auto"}, nothing).tier == "ultra"
+
+
+def test_a_prompt_that_no_tier_can_hold_is_a_400_that_names_the_nearest() -> None:
+    for body in ({"prompt": "word " * 39_000}, {"prompt": [7] * 100_000}, {"prompt": "Hi", "max_tokens": 10**6}):
+        with pytest.raises(ApiError, match="comes nearest") as error:
+            planned({"model": "auto", **body})
+        assert (error.value.status, error.value.code) == (400, "prompt_too_long")
+
+
+def test_tools_that_a_tier_cannot_hold_send_the_request_to_one_that_can() -> None:
+    rooms = {name: CONFIG.entry(name, None).max_model_len for name in CONFIG.tiers}
+    assert rooms["eco"] < max(rooms.values())
+    tools = [{"type": "function", "function": {"name": "f", "description": "word " * (rooms["eco"] * 8 // 5)}}]
+    made = planned({"model": "auto", "messages": [{"role": "user", "content": "Hi"}], "tools": tools})
+    assert made.entry.max_model_len > rooms["eco"]
+
+
+def test_a_count_of_tokens_wakes_no_tier_while_another_is_warm() -> None:
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Hi"}]}
+    warm = Observation({"performance": TierState(running=1)})
+    assert planned(body, warm, COUNT_TOKENS).tier == "performance"
+    assert planned(body, None, COUNT_TOKENS).tier == planned({**body, "model": "eco"}, None, COUNT_TOKENS).tier == "eco"
+    assert planned({**body, "model": "eco"}, warm, COUNT_TOKENS).tier == "eco"

@@ -1,0 +1,61 @@
+"""The ingress with stub engines in one process, without Ray and without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+from ray import serve
+from starlette.types import ASGIApp
+
+from router.observation import TierState
+from router.registry import TIER_NAMES, TierName
+from router.runs.summary import RunReport
+from serve_app.api.ingress import Ingress
+from serve_app.config import AppConfig
+from serve_app.engine.interface import Engine, GenerationRequest
+from serve_app.engine.stream_items import http_items, stream_items
+from serve_app.engine.stub import StubEngine
+from serve_app.engine.stub_http import stub_app
+from serve_app.transport.asgi_call import HttpCall
+from serve_app.transport.client import GenerationStream, ResponseStream
+from serve_app.transport.stream import LocalStream
+from tests.support.app_config import FixedPool
+
+
+class LocalTiers:
+    """Stands for `TierClient`: each tier has one stub engine."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._engines = {name: StubEngine(config.entry(name, None), 0, obeys_directives=True) for name in TIER_NAMES}
+
+    def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+        return LocalStream(stream_items(self._engines[tier], request))
+
+    def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
+        engine = self._engines[tier]
+        return LocalStream(http_items(cast(Engine, engine), stub_app(engine, engine.entry), call))
+
+
+class LocalIngress:
+    """The ingress of a config with warm tiers."""
+
+    def __init__(self, config: AppConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+        context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
+        monkeypatch.setattr(serve, "get_replica_context", lambda: context)
+        ingress = Ingress(config, cast(Any, None), {})
+        ingress._pool = FixedPool({name: TierState(running=1) for name in TIER_NAMES})
+        ingress._tiers = cast(Any, LocalTiers(config))
+        self.reports: list[RunReport] = []
+        ingress._runs = cast(Any, SimpleNamespace(add=self.reports.append, work=ingress._runs.work))
+        self.app: ASGIApp = ingress.__serve_build_asgi_app__()
+
+    def http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://ingress")
+
+    async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        async with self.http() as http:
+            return await http.post(path, json=body, headers=dict(headers or {}))
