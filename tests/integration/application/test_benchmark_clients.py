@@ -1,7 +1,7 @@
 """Benchmark clients run unmodified against the application.
 
 GuideLLM is a long test, as its own environment takes a minute to install. AIPerf 0.13 (1.2 GB) is not installed here;
-what it sends is in `tests/unit/serve_app/api/test_openai_body.py`.
+what it sends is in `tests/unit/serve_app/api/v1/test_body.py`.
 """
 
 from __future__ import annotations

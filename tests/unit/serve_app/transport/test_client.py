@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,11 +142,11 @@ async def test_generate_returns_the_replicas_items_unchanged(channel: TokenChann
     assert script.closed
 
 
-async def test_openai_returns_the_replicas_items_unchanged(channel: TokenChannel) -> None:
+async def test_http_returns_the_replicas_items_unchanged(channel: TokenChannel) -> None:
     start = ResponseStart(200, [(b"content-type", b"application/json")])
     tier, script = sends(start, b"{}")
-    assert await rest(client(channel, tier).openai("eco", CALL, 1)) == [start, b"{}"]
-    assert tier.calls == [("openai", CALL)]
+    assert await rest(client(channel, tier).http("eco", CALL)) == [start, b"{}"]
+    assert tier.calls == [("http", CALL)]
     assert script.closed
 
 
@@ -321,12 +322,12 @@ async def test_a_tier_gets_exactly_as_many_requests_as_it_has_slots(channel: Tok
 async def test_a_request_with_many_sequences_takes_as_many_slots(channel: TokenChannel) -> None:
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier, TierState(running=2))
-    first = tiers.openai("eco", CALL, 5)
-    full, second = tiers.openai("eco", CALL, 3), tiers.openai("eco", CALL, 2)
+    first = tiers.http("eco", replace(CALL, sequences=5))
+    full, second = tiers.http("eco", replace(CALL, sequences=3)), tiers.http("eco", replace(CALL, sequences=2))
     assert (await error_of(full)).code == "overloaded"
     assert len(tier.calls) == 2
     await first.aclose()
-    third = tiers.openai("eco", CALL, 5)
+    third = tiers.http("eco", replace(CALL, sequences=5))
     assert len(tier.calls) == 3
     for stream in (second, third):
         await stream.aclose()
@@ -342,7 +343,7 @@ async def test_a_slot_is_free_again_whatever_ends_the_request(channel: TokenChan
     }[way]
     tiers = client(channel, tier)
     for _ in range(5):
-        stream: ItemStream[Any] = tiers.openai("eco", CALL, 3)
+        stream: ItemStream[Any] = tiers.http("eco", replace(CALL, sequences=3))
         if way == "whole":
             assert await rest(stream) == [ADMITTED]
         elif way == "left":
@@ -357,7 +358,7 @@ async def test_a_slot_is_free_again_whatever_ends_the_request(channel: TokenChan
 async def test_an_idle_tier_accepts_a_request_that_needs_more_slots_than_it_has(channel: TokenChannel) -> None:
     tier, _ = sends(ADMITTED, FOR_EVER)
     tiers = client(channel, tier)
-    large = tiers.openai("eco", CALL, 60)
+    large = tiers.http("eco", replace(CALL, sequences=60))
     assert len(tier.calls) == 1
-    assert (await error_of(tiers.openai("eco", CALL, 1))).code == "overloaded"
+    assert (await error_of(tiers.http("eco", CALL))).code == "overloaded"
     await large.aclose()

@@ -1,4 +1,4 @@
-"""The OpenAI routes through the official SDK, on stub engines."""
+"""The `/v1` routes through Serve, on stub engines. What needs no Serve is in tests/unit/serve_app/api/v1."""
 
 from __future__ import annotations
 
@@ -87,3 +87,29 @@ def test_the_longest_prompt_counts_the_whole_conversation(tight: Api) -> None:
     for model in ("auto", "eco"):
         response = tight.post("/v1/chat/completions", {"model": model, "messages": turns})
         assert (response.status_code, response.json()["error"]["code"]) == (400, "prompt_too_long")
+
+
+LETTER = "Write a limerick about a fog horn. stub:tokens=20"
+"""Creative writing, which no other test asks of this application."""
+
+
+def test_the_answer_of_every_route_says_who_decided_and_counts_as_a_run(api: Api) -> None:
+    turns = [{"role": "user", "content": LETTER}]
+    for path, body in {
+        "/v1/chat/completions": {"messages": turns, "stream": True},
+        "/v1/completions": {"prompt": LETTER, "max_tokens": 64},
+        "/v1/responses": {"input": turns, "stream": True},
+        "/v1/messages": {"messages": turns, "max_tokens": 64},
+    }.items():
+        response = api.post(path, {"model": "auto", "mode": "manual", "power": 5, **body})
+        assert response.status_code == 200, response.text
+        decision = api.get(f"/api/decisions/{response.headers['x-power-lever-decision']}").json()
+        assert decision["tier"] == response.headers["x-power-lever-tier"] == "eco"
+
+    def runs(api: Api) -> Json:
+        found: Json = api.tier("eco")["recent"]["categories"].get("creative", {"runs": 0.0})
+        return found
+
+    api.wait_for(lambda api: runs(api)["runs"] > 3.5)
+    assert runs(api)["completion_tokens"]["mean"] == pytest.approx(20)
+    assert runs(api)["finish_reasons"] == {"stop": 1.0}
