@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from contextvars import Context, ContextVar
 from dataclasses import replace
 
-from serve_app.engine.interface import Finished, HttpRun, SpecStats
+from serve_app.engine.interface import EngineError, Finished, HttpRun, SpecStats
 
 _CURRENT: ContextVar[RunWatch | None] = ContextVar("http run", default=None)
 
@@ -37,6 +37,13 @@ class RunWatch:
         self._admitted_s: float | None = None
         self._first_token_s: float | None = None
         self._finished: dict[Hashable, Finished] = {}
+        self.refusal: EngineError | None = None
+        """Why the engine did not take a request."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the engine took a request."""
+        return self._admitted_s is not None
 
     def context(self) -> Context:
         """Return a copy of this context with the watch in it."""

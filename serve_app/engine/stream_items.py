@@ -47,7 +47,8 @@ async def http_items(
     """
     watch = RunWatch(call.sequences)
     try:
-        async with contextlib.aclosing(errors_first(call_asgi(app, call, watch.context()))) as items:
+        answer = refusals_first(errors_first(call_asgi(app, call, watch.context())), watch)
+        async with contextlib.aclosing(answer) as items:
             async for item in items:
                 if isinstance(item, ResponseStart):
                     if item.status >= 500 and engine.dead:
@@ -56,10 +57,46 @@ async def http_items(
                 elif (run := watch.take()) is not None:
                     yield run
                 yield item
+    except EngineError as refusal:
+        yield Failure.of(refusal)
     except Exception:
         # vLLM's application answers errors itself where it can; it lets any kind through.
         logger.exception("the engine's HTTP application failed")
         yield _failure(engine)
+
+
+async def refusals_first(
+    items: AsyncGenerator[ResponseStart | bytes, None], watch: RunWatch
+) -> AsyncGenerator[ResponseStart | bytes, None]:
+    """Return the same response, but a stream whose request the engine refuses as that refusal.
+
+    vLLM begins a stream of the responses route before it asks the engine, and writes what the engine says to a stream
+    of messages as an event that says something else. So a stream is held back until the engine has its request.
+
+    Raises:
+        EngineError: the engine refused the request.
+    """
+    held: list[ResponseStart | bytes] = []
+    streams = True
+    try:
+        async with contextlib.aclosing(items):
+            async for item in items:
+                if isinstance(item, ResponseStart):
+                    streams = item.status == 200
+                held.append(item)
+                if watch.is_admitted or not streams:
+                    for each in held:
+                        yield each
+                    held.clear()
+    except Exception:
+        if watch.refusal is None or watch.is_admitted:
+            for each in held:
+                yield each
+            raise
+    if watch.refusal is not None and streams and not watch.is_admitted:
+        raise watch.refusal
+    for each in held:
+        yield each
 
 
 def _failure(engine: Engine) -> Failure:

@@ -56,7 +56,7 @@ from serve_app.engine.interface import (
 from serve_app.engine.recent import Recent
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
 from serve_app.engine.vllm.compat import check_interface
-from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
+from serve_app.engine.vllm.errors import as_ours, errors_as_ours, refuse_bad_grammars
 from serve_app.engine.vllm.runner import runner_environment, runner_for
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
@@ -116,6 +116,7 @@ def start_vllm(
     engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
     records, waits = SpecRecords(), Recent()
     watch_outputs(engine.output_processor, records, waits)
+    watch_refusals(engine)
     refuse_bad_grammars(engine.output_processor)
     return VllmEngine(engine, args, entry, counters, records, waits)
 
@@ -163,6 +164,21 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recen
         return processed
 
     processor.add_request, processor.process_outputs = adding, watched
+
+
+def watch_refusals(engine: AsyncLLM) -> None:
+    """Tell the HTTP request that an engine request is added for, if there is one, why the engine does not take it."""
+    add = engine.add_request
+
+    async def adding(*args: Any, **kwargs: Any) -> RequestOutputCollector:
+        try:
+            return await add(*args, **kwargs)
+        except (VLLMError, ValueError) as error:
+            if (run := current_run()) is not None:
+                run.refusal = as_ours(engine, error)
+            raise
+
+    engine.add_request = adding  # type: ignore[method-assign]
 
 
 def _ended(state: RequestState, reason: str, record: RequestRecord) -> Finished:

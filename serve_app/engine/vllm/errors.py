@@ -35,16 +35,21 @@ def errors_as_ours(engine: AsyncLLM, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        if engine.errored or isinstance(error, EngineDeadError):
-            raise EngineError("engine_dead", "the engine has died", status=503, retryable=True) from error
-        answer = create_error_response(error).error
-        if answer.code < 500:
-            code = "prompt_too_long" if answer.param in _TOO_LONG else "bad_request"
-            raise EngineError(code, answer.message, status=answer.code, retryable=False) from error
-        if isinstance(error, GracefulHTTPError):
-            raise EngineError("overloaded", answer.message, status=answer.code, retryable=True) from error
-        message = answer.message or "the engine failed"
-        raise EngineError("engine_failed", message, status=answer.code, retryable=True) from error
+        raise as_ours(engine, error) from error
+
+
+def as_ours(engine: AsyncLLM, error: Exception) -> EngineError:
+    """Return what vLLM raised as an `EngineError`."""
+    if engine.errored or isinstance(error, EngineDeadError):
+        return EngineError("engine_dead", "the engine has died", status=503, retryable=True)
+    answer = create_error_response(error).error
+    if answer.code < 500:
+        code = "prompt_too_long" if answer.param in _TOO_LONG else "bad_request"
+        return EngineError(code, answer.message, status=answer.code, retryable=False)
+    if isinstance(error, GracefulHTTPError):
+        return EngineError("overloaded", answer.message, status=answer.code, retryable=True)
+    message = answer.message or "the engine failed"
+    return EngineError("engine_failed", message, status=answer.code, retryable=True)
 
 
 def refuse_bad_grammars(processor: OutputProcessor) -> None:

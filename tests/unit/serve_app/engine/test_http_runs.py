@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from serve_app.api.errors import Failure
 from serve_app.engine.http_runs import RunWatch, current_run
-from serve_app.engine.interface import Engine, Finished, HttpRun, SpecStats
+from serve_app.engine.interface import Engine, EngineError, Finished, HttpRun, SpecStats
 from serve_app.engine.stream_items import http_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 
@@ -59,7 +62,7 @@ def test_a_request_that_engages_no_engine_is_no_run() -> None:
 
 async def items_of(app: Starlette) -> list[Any]:
     call = HttpCall("POST", "/v1/x", [(b"content-type", b"application/json")], b"{}")
-    return [item async for item in http_items(cast(Engine, None), app, call)]
+    return [item async for item in http_items(cast(Engine, SimpleNamespace(dead=False)), app, call)]
 
 
 def app_of(answer: Any) -> Starlette:
@@ -101,3 +104,43 @@ async def test_a_whole_answer_has_its_run_after_the_start() -> None:
 
     start, run, body = await items_of(app_of(answer))
     assert (type(start), run.finished, body) == (ResponseStart, END, b"{}")
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raised", "written as an event"])
+async def test_a_stream_that_the_engine_refuses_after_it_began_is_the_refusal(raises: bool) -> None:
+    async def answer(request: Request) -> Response:
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield b"event: response.created\n\n"
+            run = current_run()
+            assert run is not None
+            run.refusal = EngineError("overloaded", "the queue is full", status=503, retryable=True)
+            if raises:
+                raise ValueError("the queue is full")
+            yield b"event: error\n\n"
+
+        return StreamingResponse(body())
+
+    assert await items_of(app_of(answer)) == [Failure("overloaded", "the queue is full", 503, True)]
+
+
+async def test_a_stream_is_held_back_until_the_engine_has_its_request() -> None:
+    async def answer(request: Request) -> Response:
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield b"created"
+            await asyncio.sleep(0.01)
+            run = current_run()
+            assert run is not None
+            run.admitted()
+            yield b"token"
+
+        return StreamingResponse(body())
+
+    start, *pieces = await items_of(app_of(answer))
+    assert (start.status, pieces) == (200, [b"created", b"token"])
+
+
+async def test_a_response_whose_engine_is_never_asked_is_passed_on() -> None:
+    async def answer(request: Request) -> Response:
+        return JSONResponse({"input_tokens": 3})
+
+    assert (await items_of(app_of(answer)))[1:] == [b'{"input_tokens":3}']
