@@ -116,7 +116,7 @@ def test_refusals_of_the_engine_have_the_apis_form(claude: anthropic.Anthropic, 
 def test_their_runs_are_counted_with_the_engines_own_figures(
     api: Api, claude: anthropic.Anthropic, client: openai.OpenAI
 ) -> None:
-    letter = "Write a limerick about a fog horn."  # creative writing, which no other test asks of this tier
+    letter = "Write a poem about a fog horn."  # creative writing, which no other test asks of this tier
     turns: list[MessageParam] = [{"role": "user", "content": letter}]
     # A stop string ends one of them, which vLLM's engine does not know.
     claude.messages.create(model="eco", max_tokens=12, messages=turns)

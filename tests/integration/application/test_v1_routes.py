@@ -89,7 +89,7 @@ def test_the_longest_prompt_counts_the_whole_conversation(tight: Api) -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (400, "prompt_too_long")
 
 
-LETTER = "Write a limerick about a fog horn. stub:tokens=20"
+LETTER = "Write a poem about a fog horn. stub:tokens=20"
 """Creative writing, which no other test asks of this application."""
 
 

@@ -19,7 +19,14 @@ from serve_app.config import AppConfig
 from tests.support.app_config import FixedPool, app_config
 
 PAGE = "https://chat.example"
-POSTS = ("/api/inference", "/v1/chat/completions", "/v1/completions", "/api/tiers/eco/drafts")
+POSTS = (
+    "/api/inference",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/api/tiers/eco/drafts",
+)
 GETS = ("/v1/models", "/v1/models/eco", "/api/tiers", "/healthz", "/health", "/ping", "/version")
 BODY = {"model": "eco", "prompt": "Hi"}
 

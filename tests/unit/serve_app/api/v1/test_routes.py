@@ -193,7 +193,7 @@ async def test_an_engine_that_fails_in_the_middle_ends_a_stream_with_an_error_th
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_runs_of_every_route_are_reported(api: LocalIngress, stream: bool) -> None:
-    letter = "Write a limerick about a fog horn. stub:tokens=20"
+    letter = "Write a poem about a fog horn. stub:tokens=20"
     turns = [{"role": "user", "content": letter}]
     bodies: dict[str, Json] = {
         "/v1/chat/completions": {"messages": turns},
