@@ -27,6 +27,7 @@ from router.difficulty.classify import classify_prompt
 from router.registry import ChainEntry, Tier
 from router.request import Message
 from router.spec_params import SpecParams
+from serve_app.api.errors import Failure
 from serve_app.engine.interface import EngineError, Finished, GenerationRequest
 from serve_app.engine.stream_items import http_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
@@ -192,7 +193,7 @@ async def call_route(engine: VllmEngine, call: Json) -> Json:
             answer["status"] = item.status
         elif isinstance(item, bytes):
             answer["body"] += item.decode()
-        else:
+        elif isinstance(item, Failure):
             answer["failure"] = [item.code, item.status, item.retryable, item.message]
     return answer
 

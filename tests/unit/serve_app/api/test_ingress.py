@@ -94,7 +94,9 @@ async def test_a_page_of_a_listed_origin_may_use_the_api(listed: list[str]) -> N
     ):
         assert response.headers["access-control-allow-origin"] in (PAGE, "*")
     get = await api.ask("GET", "/v1/models", origin=PAGE)
-    assert "x-request-id" in get.headers["access-control-expose-headers"]
+    exposed = get.headers["access-control-expose-headers"]
+    assert all(f"x-power-lever-{name}" in exposed for name in ("tier", "entry", "decision", "spec"))
+    assert "x-request-id" in exposed
 
 
 async def test_a_page_of_an_unlisted_origin_may_not_use_the_api() -> None:
