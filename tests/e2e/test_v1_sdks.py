@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any, cast
 
 import anthropic
 import openai
@@ -106,11 +107,12 @@ def test_refusals_of_the_engine_have_the_apis_form(claude: anthropic.Anthropic, 
     words = "word " * 3000
     with pytest.raises(anthropic.BadRequestError) as error:
         claude.messages.create(model="eco", max_tokens=4, messages=[{"role": "user", "content": words}])
-    assert error.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+    assert cast(Json, error.value.body)["error"]["type"] == "invalid_request_error"
     with pytest.raises(openai.BadRequestError):
         client.responses.create(model="eco", input=words)
+    unknown: Any = [{"role": "user", "content": [{"type": "x"}]}]
     with pytest.raises(anthropic.BadRequestError):
-        claude.messages.create(model="eco", max_tokens=4, messages=[{"role": "user", "content": [{"type": "x"}]}])  # type: ignore[list-item]
+        claude.messages.create(model="eco", max_tokens=4, messages=unknown)
 
 
 def test_their_runs_are_counted_with_the_engines_own_figures(

@@ -178,7 +178,7 @@ def watch_refusals(engine: AsyncLLM) -> None:
                 run.refusal = as_ours(engine, error)
             raise
 
-    engine.add_request = adding  # type: ignore[method-assign]
+    engine.add_request = adding
 
 
 def _ended(state: RequestState, reason: str, record: RequestRecord) -> Finished:
