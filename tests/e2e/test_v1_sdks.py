@@ -23,6 +23,8 @@ CITY: Json = {
     "required": ["city"],
     "additionalProperties": False,
 }
+GREEDY: Json = {"temperature": 0}
+"""A field that this SDK left out and the API has."""
 OSLO = "How is the weather in Oslo?"
 
 
@@ -33,8 +35,8 @@ def claude(api: Api) -> Iterator[anthropic.Anthropic]:
 
 
 def test_a_message_is_the_same_whole_and_streamed(claude: anthropic.Anthropic) -> None:
-    whole = claude.messages.create(model="eco", max_tokens=24, messages=TURNS, temperature=0)
-    with claude.messages.stream(model="eco", max_tokens=24, messages=TURNS, temperature=0) as stream:
+    whole = claude.messages.create(model="eco", max_tokens=24, messages=TURNS, extra_body=GREEDY)
+    with claude.messages.stream(model="eco", max_tokens=24, messages=TURNS, extra_body=GREEDY) as stream:
         streamed = stream.get_final_message()
 
     [text] = whole.content
@@ -67,7 +69,7 @@ def test_a_named_tool_is_called_by_a_message(claude: anthropic.Anthropic) -> Non
         messages=[{"role": "user", "content": OSLO}],
         tools=[tool],
         tool_choice={"type": "tool", "name": "get_weather"},
-        temperature=0,
+        extra_body=GREEDY,
     )
 
     assert answer.stop_reason == "tool_use"

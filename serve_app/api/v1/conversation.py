@@ -41,7 +41,9 @@ _REMINDER: Final = "<system-reminder>"
 
 def conversation(fields: Mapping[str, Any]) -> tuple[Message, ...]:
     """Return the conversation of a body, oldest first; at least one message."""
-    turns = [("system", text) for key in ("system", "instructions") for _, text in _pieces("system", fields.get(key))]
+    turns: list[tuple[Role, str]] = []
+    for key in ("system", "instructions"):
+        turns += [("system", text) for _, text in _pieces("system", fields.get(key))]
     turns += [piece for item in _items(fields) for piece in _turn(item)]
     return tuple(Message(role=role, content=text) for role, text in turns) or (Message(role="user", content=" "),)
 

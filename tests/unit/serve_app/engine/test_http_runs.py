@@ -73,13 +73,15 @@ async def test_the_run_comes_before_the_last_bytes_also_from_a_task_of_its_own()
     async def work() -> None:
         run = current_run()
         assert run is not None
-        run.admitted()
         run.token()
         await asyncio.sleep(0)
         run.finished(END)
 
     async def answer(request: Request) -> Response:
         async def body() -> AsyncGenerator[bytes, None]:
+            run = current_run()
+            assert run is not None
+            run.admitted()
             yield b"first"
             await asyncio.create_task(work())
             yield b"last"

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 
 import anthropic
+import httpx2
 import openai
 import pytest
 from anthropic.types import MessageParam
@@ -14,7 +15,9 @@ from tests.support.agent_requests import CLAUDE_CODE, CLAUDE_CODE_HEADERS, CODEX
 from tests.support.api import Json
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress
+from tests.support.real_loops import REAL_LOOPS
 
+pytestmark = REAL_LOOPS  # the SDKs ask a thread for the platform
 BLEACH = ("My son swallowed bleach", "Call a doctor.", "And how much of it?")
 CHAT = [{"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), BLEACH, strict=True)]
 SAME: dict[str, Json] = {
@@ -32,8 +35,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> LocalIngress:
 
 @pytest.fixture
 async def claude(api: LocalIngress) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(api.app))
     async with anthropic.AsyncAnthropic(
-        base_url="http://ingress", api_key="none", max_retries=0, http_client=api.http()
+        base_url="http://ingress", api_key="none", max_retries=0, http_client=http
     ) as client:
         yield client
 
