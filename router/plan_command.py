@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError.of(error, InferenceRequest, "plan") from error
     except NoTierError as error:
         raise ConfigError(error.message) from error
-    print(json.dumps(made.decision.model_dump(), indent=2) if given.json else shown(made))
+    print(json.dumps(made.decision, indent=2) if given.json else shown(made))
     return 0
 
 
@@ -72,10 +72,11 @@ def _application(url: str) -> ToolContext:
 
 def shown(made: Plan) -> str:
     """Return a decision for people: why, and a row for each tier."""
-    rows = [_COLUMNS, *(_row(verdict) for verdict in made.decision.tiers)]
+    decision = Decision.model_validate(made.decision)
+    rows = [_COLUMNS, *(_row(verdict) for verdict in decision.tiers)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join((made.explain(), f"{_prompt_words(made.decision)}", "", *lines))
+    return "\n".join((made.explain(), f"{_prompt_words(decision)}", "", *lines))
 
 
 def _prompt_words(decision: Decision) -> str:

@@ -125,14 +125,15 @@ class Ingress:
         arrived_s = time.monotonic()
         body = parse_inference(await read_json(request, self._config.limits), self._config)
         made, agent = await self._plan(body)
-        try:
-            return await self._answer(request_id, body, made, agent, arrived_s)
-        except ApiError as error:
-            if body.mode == "manual" or error.code != "prompt_too_long":
-                raise
-            # The router's estimate was too low: the engine's count decides.
-            roomier = Needs(refusal=Refusal(made.entry.max_model_len, error.message))
-            return await self._answer(request_id, body, self._planned(body, roomier), None, arrived_s)
+        while True:
+            try:
+                return await self._answer(request_id, body, made, agent, arrived_s)
+            except ApiError as error:
+                if body.mode == "manual" or error.code != "prompt_too_long":
+                    raise
+                # The router's estimate was too low: the engine's count decides. Each further tier has more room.
+                roomier = Needs(refusal=Refusal(made.entry.max_model_len, error.message))
+                made, agent = self._planned(body, roomier), None
 
     async def _answer(
         self,
@@ -160,7 +161,7 @@ class Ingress:
             arrived_s,
             self._runs.add,
             agent,
-            self._decisions.add(made.decision.model_dump()),
+            self._decisions.add(made.decision),
         ).respond()
 
     def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:

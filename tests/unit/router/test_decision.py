@@ -22,7 +22,8 @@ SECRET = "Explain how photosynthesis relates to zanzibar."
 
 
 def decided(observation: Observation = WARM, **body: Any) -> Decision:
-    return plan(InferenceRequest.model_validate({"prompt": SECRET} | body), observation, PROFILE).decision
+    made = plan(InferenceRequest.model_validate({"prompt": SECRET} | body), observation, PROFILE)
+    return Decision.model_validate(made.decision)
 
 
 def why_not(made: Decision) -> list[str | None]:
@@ -32,10 +33,10 @@ def why_not(made: Decision) -> list[str | None]:
 def test_every_tier_has_the_prediction_that_the_limits_are_checked_with() -> None:
     request = InferenceRequest(prompt=SECRET)
     made = plan(request, WARM, PROFILE)
-    for verdict in made.decision.tiers:
+    for verdict in Decision.model_validate(made.decision).tiers:
         expected = forecast(request, verdict.tier, made.classification.category, WARM, PROFILE)
-        assert verdict.total_ms.expected == pytest.approx(expected.total_ms.expected, rel=1e-3)
-        assert verdict.total_ms.high == pytest.approx(expected.total_ms.upper, rel=1e-3)
+        assert verdict.total_ms.expected == pytest.approx(expected.total_ms.expected, abs=0.1)
+        assert verdict.total_ms.high == pytest.approx(expected.total_ms.upper, abs=0.1)
         assert verdict.energy_wh.expected is not None
         assert verdict.co2_g.expected == pytest.approx(verdict.energy_wh.expected * co2_g_per_wh(), rel=1e-3)
 
@@ -91,9 +92,10 @@ def test_no_text_of_the_prompt_is_in_it() -> None:
 def test_a_record_is_valid_json_that_reads_back(
     observation: Observation, allowed: dict[str, float], goal: str | None
 ) -> None:
-    made = decided(observation, constraints=allowed, goal=goal)
-    data = json.loads(json.dumps(made.model_dump(), allow_nan=False))
-    assert Decision.model_validate(data) == made
+    request = InferenceRequest.model_validate({"prompt": SECRET, "constraints": allowed, "goal": goal})
+    data = plan(request, observation, PROFILE).decision
+    made = Decision.model_validate(json.loads(json.dumps(data, allow_nan=False)))
+    assert made.model_dump() == data
     for verdict in made.tiers:
         ranges = (verdict.ttft_ms, verdict.total_ms, verdict.cost_usd, verdict.energy_wh, verdict.co2_g)
         for value in ranges:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.decision import Decision
 from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal, Service, prompt_tokens, service
 from router.observation import Observation, TierState
 from router.plan import Plan, plan
@@ -56,6 +57,10 @@ def down(*failed: TierName) -> Observation:
             for name in TIER_NAMES
         }
     )
+
+
+def record(made: Plan) -> Decision:
+    return Decision.model_validate(made.decision)
 
 
 def step(made: Plan, name: str) -> dict[str, Any]:
@@ -135,7 +140,7 @@ def test_after_an_engines_refusal_only_tiers_with_more_room_are_tried() -> None:
 def test_in_manual_mode_the_users_tier_stays() -> None:
     made = planned(GROWING, mode="manual", power=0, prompt="word " * 20_000)
     assert made.tier == "eco"
-    assert made.decision.verdict("eco").can_serve is False
+    assert record(made).verdict("eco").can_serve is False
 
 
 # --- state ---
@@ -209,4 +214,4 @@ def test_auto_takes_a_tier_that_can_serve_whenever_there_is_one(
     if good:
         made = planned(profile, *failed, **body)
         assert made.tier in good
-        assert made.decision.verdict(made.tier).can_serve
+        assert record(made).verdict(made.tier).can_serve
