@@ -223,7 +223,7 @@ class Ingress:
             self._factors,
             arrived_s,
             self._runs.add,
-            self._decisions.add(made.decision.model_dump()) if api.max_tokens else None,
+            self._decisions.add(made.decision) if api.max_tokens else None,
         ).respond()
 
     async def stored(self, request: Request, request_id: str) -> Response:
