@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import httpx2
 import pytest
 from ray import serve
 from starlette.types import ASGIApp
@@ -55,6 +56,10 @@ class LocalIngress:
 
     def http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://ingress")
+
+    def sdk_http(self) -> httpx2.AsyncClient:
+        """The client that the SDKs take."""
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app))
 
     async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
         async with self.http() as http:

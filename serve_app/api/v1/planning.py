@@ -44,7 +44,12 @@ def router_request(body: V1Body, profile: Profile) -> tuple[InferenceRequest, Ne
     limit = None if body.api.must_limit else body.max_tokens
     request = request.model_copy(update=sampling | ({"max_tokens": limit} if limit else {}))
     request = request if model == AUTO else _in(model, request, profile)
-    return request, Needs(other_text(fields), token_ids(fields), body.sequences, fields_refused_with_drafts(fields))
+    needs = Needs(
+        other_text=other_text(fields),
+        token_ids=token_ids(fields),
+        refused_with_drafts=fields_refused_with_drafts(fields),
+    )
+    return request, needs
 
 
 def plan_v1(body: V1Body, observation: Observation, config: AppConfig) -> Plan:

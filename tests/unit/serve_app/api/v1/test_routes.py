@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator
 
 import anthropic
-import httpx2
 import openai
 import pytest
 from anthropic.types import MessageParam
@@ -35,9 +34,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> LocalIngress:
 
 @pytest.fixture
 async def claude(api: LocalIngress) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(api.app))
     async with anthropic.AsyncAnthropic(
-        base_url="http://ingress", api_key="none", max_retries=0, http_client=http
+        base_url="http://ingress", api_key="none", max_retries=0, http_client=api.sdk_http()
     ) as client:
         yield client
 
@@ -45,7 +43,7 @@ async def claude(api: LocalIngress) -> AsyncIterator[anthropic.AsyncAnthropic]:
 @pytest.fixture
 async def gpt(api: LocalIngress) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(
-        base_url="http://ingress/v1", api_key="none", max_retries=0, http_client=api.http()
+        base_url="http://ingress/v1", api_key="none", max_retries=0, http_client=api.sdk_http()
     ) as client:
         yield client
 

@@ -1,0 +1,112 @@
+"""vLLM's own layers take the bodies that the ingress sends, and its output processor tells an HTTP request's run."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from starlette.requests import Request
+
+from router.observation import Observation
+from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
+from serve_app.api.v1.body import V1Api, parse_v1
+from serve_app.api.v1.openai import RESPONSES
+from serve_app.api.v1.planning import engine_call, plan_v1
+from serve_app.engine.http_runs import RunWatch
+from serve_app.engine.recent import Recent
+from serve_app.engine.vllm.step_record import SpecRecords
+from tests.support.agent_requests import CLAUDE_CODE, CODEX
+from tests.support.app_config import app_config
+
+pytestmark = pytest.mark.usefixtures("vllm_installed")
+CONFIG = app_config()
+COUNTED = {key: CLAUDE_CODE[key] for key in ("model", "system", "tools", "messages", "thinking")}
+
+
+def sent(body: dict[str, Any], api: V1Api) -> Any:
+    checked = parse_v1(body, api, CONFIG.limits, betas=True)
+    request = Request({"type": "http", "method": "POST", "path": "/v1/x", "root_path": "", "headers": []})
+    return orjson.loads(engine_call(request, checked, plan_v1(checked, Observation(), CONFIG), "r1").body)
+
+
+def test_vllm_reads_what_coding_agents_send() -> None:
+    from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    claude = AnthropicMessagesRequest.model_validate(sent(CLAUDE_CODE, MESSAGES))
+    chat = AnthropicServingMessages.to_chat_completion_request(claude)
+    assert [message["role"] for message in chat.messages] == ["system", "user", "assistant", "tool", "user"]
+    assert chat.vllm_xargs["speculation_category"]
+    assert [tool.function.name for tool in chat.tools] == ["Read", "Bash"]
+    AnthropicCountTokensRequest.model_validate(sent(COUNTED, COUNT_TOKENS))
+    codex = ResponsesRequest.model_validate(sent(CODEX, RESPONSES))
+    assert (len(codex.input), codex.vllm_xargs["speculation_category"]) == (6, chat.vllm_xargs["speculation_category"])
+
+
+def engine_request(name: str, prompt: list[int]) -> Any:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    params = SamplingParams(detokenize=False)
+    return EngineCoreRequest(name, prompt, None, params, None, 0.0, None, None, None, external_req_id=name)
+
+
+def test_a_run_is_told_from_the_outputs_of_its_own_requests() -> None:
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+
+    from serve_app.engine.vllm.engine import watch_outputs
+
+    processor = OutputProcessor(None, log_stats=False)
+    watch_outputs(processor, SpecRecords(), Recent())
+    watch, aborted = RunWatch(1), RunWatch(1)
+
+    def add(name: str) -> None:
+        processor.add_request(
+            engine_request(name, [1, 2, 3]), None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, name)
+        )
+
+    watch.context().run(add, "mine")
+    aborted.context().run(add, "aborted")
+    add("nobody's")
+    steps: list[tuple[list[int], FinishReason | None]] = [([5], None), ([6, 7], None), ([8], FinishReason.LENGTH)]
+    for tokens, reason in steps:
+        assert watch.take() is None
+        processor.process_outputs(
+            [
+                EngineCoreOutput("mine", tokens, finish_reason=reason),
+                EngineCoreOutput("nobody's", tokens, finish_reason=reason),
+                EngineCoreOutput("aborted", tokens, finish_reason=FinishReason.ABORT if reason else None),
+            ]
+        )
+    run = watch.take()
+    assert run is not None
+    assert (run.finished.prompt_tokens, run.finished.completion_tokens, run.finished.finish_reason) == (3, 4, "length")
+    assert run.since_first_token_s is not None
+    assert 0 <= run.since_first_token_s <= run.since_admitted_s
+    assert aborted.is_admitted
+    assert aborted.take() is None
+
+
+async def test_what_the_engine_refuses_is_told_with_its_status() -> None:
+    from http import HTTPStatus
+
+    from vllm.exceptions import GracefulHTTPError
+
+    from serve_app.engine.vllm.engine import watch_refusals
+
+    async def full(*_: Any) -> None:
+        raise GracefulHTTPError("the queue is full", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    engine: Any = SimpleNamespace(add_request=full, errored=False)
+    watch_refusals(engine)
+    watch = RunWatch(1)
+    with pytest.raises(GracefulHTTPError):
+        await asyncio.create_task(engine.add_request(), context=watch.context())
+    assert watch.refusal is not None
+    assert (watch.refusal.status, watch.refusal.code, watch.refusal.retryable) == (503, "overloaded", True)
