@@ -48,10 +48,10 @@ def test_vllm_reads_what_coding_agents_send() -> None:
 
 
 def engine_request(name: str, prompt: list[int]) -> Any:
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
-    params = SamplingParams(detokenize=False)
+    params = SamplingParams(detokenize=False, output_kind=RequestOutputKind.DELTA)
     return EngineCoreRequest(name, prompt, None, params, None, 0.0, None, None, None, external_req_id=name)
 
 
@@ -79,9 +79,9 @@ def test_a_run_is_told_from_the_outputs_of_its_own_requests() -> None:
         assert watch.take() is None
         processor.process_outputs(
             [
-                EngineCoreOutput("mine", tokens, finish_reason=reason),
-                EngineCoreOutput("nobody's", tokens, finish_reason=reason),
-                EngineCoreOutput("aborted", tokens, finish_reason=FinishReason.ABORT if reason else None),
+                EngineCoreOutput("mine", [*tokens], finish_reason=reason),
+                EngineCoreOutput("nobody's", [*tokens], finish_reason=reason),
+                EngineCoreOutput("aborted", [*tokens], finish_reason=FinishReason.ABORT if reason else None),
             ]
         )
     run = watch.take()
