@@ -20,7 +20,7 @@ from router.difficulty.classify import classify_prompt
 from router.errors import describe_problems
 from router.observation import Observation
 from router.plan import classify_chat, engine_settings
-from router.registry import DraftTokens, Frozen, Power, Tier, TierName
+from router.registry import DEFAULT_AUTO, AutoSettings, DraftTokens, Frozen, Power, Tier, TierName
 from router.request import InferenceRequest
 from router.runs.summary import NO_RUNS, Recent, RunSummary
 from router.spec_params import SpecParams
@@ -47,6 +47,7 @@ class ToolContext:
     observation: Observation
     request: InferenceRequest | None = None
     """The current request; None outside of one (a call by an MCP client)."""
+    auto: AutoSettings = DEFAULT_AUTO
 
 
 class ClassifyPromptInput(Frozen):
@@ -111,10 +112,10 @@ class Tool(Generic[InputT, OutputT]):
 
 def _classify_prompt(arguments: ClassifyPromptInput, context: ToolContext) -> ClassifiedPrompt:
     if arguments.prompt is not None:
-        return classified(classify_prompt(arguments.prompt))
+        return classified(classify_prompt(arguments.prompt, auto=context.auto))
     if context.request is None:
         raise ToolError("prompt: there is no current request, so the text must be given")
-    return classified(classify_chat(context.request.chat()))
+    return classified(classify_chat(context.request.chat(), context.auto))
 
 
 def _check_gpu_pool(arguments: CheckGpuPoolInput, context: ToolContext) -> TierPool:
@@ -130,7 +131,7 @@ def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltCon
     spec_fields |= {key: value for key, value in (("k", arguments.k), ("tau", arguments.tau)) if value is not None}
     category: Category = "general_reasoning"
     if context.request is not None:
-        category = classify_chat(request.chat()).category
+        category = classify_chat(request.chat(), context.auto).category
     requested = SpecParams.model_validate(spec_fields)
     settings = engine_settings(request, category, speed, entry, state, requested)
     return built_config(tier.power[0], speed, arguments.tier, entry, settings)

@@ -16,6 +16,7 @@ from router.difficulty.features import Features, features
 from router.difficulty.gain_model import GainModel, load_gain_model
 from router.difficulty.rules import Signal, load_rules
 from router.difficulty.scan import BYTES_PER_TOKEN, LONG_CONTEXT_TOKENS, Scan, beginning_and_end
+from router.registry import DEFAULT_AUTO, AutoSettings
 
 # Our own choices, checked by hand like the rules' words and points.
 
@@ -103,7 +104,9 @@ def load_classifier() -> None:
     load_gain_model()
 
 
-def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 0) -> Classification:
+def classify_prompt(
+    text: str, *, earlier: str = "", conversation_tokens: int = 0, auto: AutoSettings = DEFAULT_AUTO
+) -> Classification:
     """Return category and difficulty of a user's prompt.
 
     Args:
@@ -111,6 +114,7 @@ def classify_prompt(text: str, *, earlier: str = "", conversation_tokens: int = 
         earlier: what the user wrote before in the same conversation. A follow-up to a safety-critical question ("and
             how much of it?") is safety-critical too.
         conversation_tokens: estimated length of the whole conversation.
+        auto: how prompts are spread over the tiers.
     """
     return shifted(rule(text, earlier=earlier, conversation_tokens=conversation_tokens), load_gain_model())
 
