@@ -189,7 +189,7 @@ def _mean(quantity: Recent | None) -> float | None:
 CLASSIFY_PROMPT: Final = Tool(
     "classify_prompt",
     "The category of a prompt (safety_critical, code, math, creative, simple_question, general_reasoning), its "
-    "difficulty from 1 to 10, and the reasons. Deterministic, from word lists.",
+    "difficulty from 1 to 10, and the reasons. Deterministic, learned from outcomes.",
     ClassifyPromptInput,
     ClassifiedPrompt,
     _classify_prompt,
