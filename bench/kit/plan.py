@@ -95,8 +95,7 @@ def depths(k_max: int) -> list[int]:
 
 def batches(tier: Tier, entry: ChainEntry) -> list[int]:
     """Return how many requests at a time are measured: `BATCHES`, up to what an engine of the entry takes at a time."""
-    sequences = entry.engine_args.get("max_num_seqs")
-    most = min(tier.max_ongoing_requests, sequences) if isinstance(sequences, int) else tier.max_ongoing_requests
+    most = min(tier.max_ongoing_requests, tier.most_sequences(entry))
     return sorted({min(batch, most) for batch in BATCHES})
 
 
