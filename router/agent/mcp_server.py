@@ -128,7 +128,7 @@ def profile_reader(path: Path) -> ReadContext:
         profile = Profile.model_validate(raw)
     except ValidationError as error:
         raise ConfigError.of(error, Profile, str(path)) from error
-    context = ToolContext(profile.tiers, Observation())
+    context = ToolContext(profile, Observation())
 
     async def read_context() -> ToolContext:
         return context
