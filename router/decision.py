@@ -6,12 +6,14 @@ text of the prompt is in it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from router.dials import power_for_difficulty, tier_for_power
+from router.dials import POWER_OF_DIFFICULTY
 from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
 from router.needs import Obstacle, Service
@@ -88,8 +90,8 @@ def decide(
     predict: Predict,
     co2_g_per_wh: float,
     by: By | None = None,
-) -> Decision:
-    """Return the record of a selection.
+) -> dict[str, Any]:
+    """Return the record of a selection: the fields of a `Decision`, which would take ten times as long to make.
 
     Args:
         request: from the client.
@@ -103,80 +105,80 @@ def decide(
         by: who chose; None: the router, or in manual mode the user.
     """
     limits = given_limits(request.constraints)
-    best = _hardest(profile)
+    good_for = _good_for(tuple((name, *tier.power) for name, tier in profile.tiers.items()))
+    made = {candidate.tier: candidate.prediction for candidate in selection.candidates}
+    deserved = TIER_NAMES.index(selection.deserved)
 
-    def verdict(name: TierName) -> TierVerdict:
+    def verdict(place: int, name: TierName) -> dict[str, Any]:
         tier, state = profile.tiers[name], observation.tier(name)
-        entry = profile.entry(name, state.active_entry)
-        known = next((c.prediction for c in selection.candidates if c.tier == name), None)
-        made = known or predict(name)
+        entry = tier.entry(state.active_entry)
+        prediction = made.get(name) or predict(name)
         obstacle = serving.obstacles.get(name)
         why_not = None
         if name != selection.tier:
-            broken = broken_limits(limits, made) if limits else ()
+            broken = broken_limits(limits, prediction) if limits else ()
             why_not = _why_not(name, request, selection, obstacle, broken, by)
-        return TierVerdict.model_construct(
-            tier=name,
-            gpu=tier.gpu,
-            entry=entry.name,
-            target_model=entry.target,
-            context=entry.max_model_len,
-            warm=state.warm,
-            taken=name == selection.tier,
-            why_not=why_not,
-            can_serve=obstacle is None,
-            good_enough=TIER_NAMES.index(name) >= TIER_NAMES.index(selection.deserved),
-            good_for=best[name],
-            ttft_ms=_range(made.ttft_ms),
-            total_ms=_range(made.total_ms),
-            cost_usd=_range(made.cost_usd),
-            energy_wh=_range(made.energy_wh),
-            co2_g=_range(_scaled(made.energy_wh, co2_g_per_wh)),
-            completion_tokens=_range(made.completion_tokens),
-            past_runs=round(made.runs, 2),
-        )
+        return {
+            "tier": name,
+            "gpu": tier.gpu,
+            "entry": entry.name,
+            "target_model": entry.target,
+            "context": entry.max_model_len,
+            "warm": state.warm,
+            "taken": name == selection.tier,
+            "why_not": why_not,
+            "can_serve": obstacle is None,
+            "good_enough": place >= deserved,
+            "good_for": good_for[name],
+            "ttft_ms": _range(prediction.ttft_ms, 1),
+            "total_ms": _range(prediction.total_ms, 1),
+            "cost_usd": _range(prediction.cost_usd, 9),
+            "energy_wh": _range(prediction.energy_wh, 7),
+            "co2_g": _range(prediction.energy_wh, 7, co2_g_per_wh),
+            "completion_tokens": _range(prediction.completion_tokens, 1),
+            "past_runs": round(prediction.runs, 2),
+        }
 
-    return Decision.model_construct(
-        mode=request.mode,
-        by=by or ("user" if request.mode == "manual" else "router"),
-        tier=selection.tier,
-        power=selection.power,
-        deserved_tier=selection.deserved,
-        wanted_tier=selection.wanted,
-        category=classification.category,
-        difficulty=classification.difficulty,
-        goal=request.goal,
-        limits=tuple(f"{limit} {number(allowed)}" for limit, allowed in limits),
-        prompt_tokens_least=serving.prompt.least,
-        prompt_tokens_most=serving.prompt.most,
-        tiers=tuple(verdict(name) for name in TIER_NAMES),
-    )
-
-
-def _scaled(one: Estimate, factor: float) -> Estimate:
-    return Estimate(one.expected * factor, one.deviation * factor)
+    return {
+        "mode": request.mode,
+        "by": by or ("user" if request.mode == "manual" else "router"),
+        "tier": selection.tier,
+        "power": selection.power,
+        "deserved_tier": selection.deserved,
+        "wanted_tier": selection.wanted,
+        "category": classification.category,
+        "difficulty": classification.difficulty,
+        "goal": request.goal,
+        "limits": tuple(f"{limit} {number(allowed)}" for limit, allowed in limits),
+        "prompt_tokens_least": serving.prompt.least,
+        "prompt_tokens_most": serving.prompt.most,
+        "tiers": tuple(verdict(place, name) for place, name in enumerate(TIER_NAMES)),
+    }
 
 
-def _range(estimate: Estimate) -> Expected:
-    expected, high = estimate.expected, estimate.upper
-    if not isfinite(high):
-        return Expected.model_construct(expected=None, low=None, high=None)
-    low = max(0.0, 2 * expected - high)
-    return Expected.model_construct(expected=_short(expected), low=_short(low), high=_short(high))
+def _range(estimate: Estimate, digits: int, factor: float = 1.0) -> dict[str, float | None]:
+    """Return an estimate as an `Expected`, times a factor, with so many digits after the point."""
+    expected, upper = estimate.expected, estimate.upper
+    if not isfinite(upper * factor):
+        return {"expected": None, "low": None, "high": None}
+    low = max(0.0, 2 * expected - upper)
+    return {
+        "expected": round(expected * factor, digits),
+        "low": round(low * factor, digits),
+        "high": round(upper * factor, digits),
+    }
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+@cache
+def _good_for(powers: tuple[tuple[TierName, int, int], ...]) -> Mapping[TierName, str]:
+    """Return for which difficulties each tier is good enough, in words.
 
-
-def _hardest(profile: Profile) -> dict[TierName, str]:
-    """Return for which difficulties each tier is good enough, in words."""
-    deserving: dict[TierName, int] = {}
-    for difficulty in range(1, 11):
-        deserving[tier_for_power(profile, power_for_difficulty(difficulty))] = difficulty
+    Args:
+        powers: each tier, its lowest and its highest power, in order of power.
+    """
     words, hardest = dict[TierName, str](), 0
-    for name in TIER_NAMES:
-        hardest = max(hardest, deserving.get(name, 0))
+    for name, low, high in powers:
+        hardest = max((d for d, power in POWER_OF_DIFFICULTY.items() if low <= power <= high), default=hardest)
         words[name] = f"difficulty up to {hardest}" if hardest else "no prompt"
     return words
 

@@ -8,7 +8,8 @@ and a tier needs room for `LEAST_ANSWER_TOKENS` of it. For a larger model must n
 
 **Best first.** A tier that holds the request even if the estimate is high, and that is not known to have failed, can
 serve it. If there is none, the roomiest of those that hold it if the estimate is low may serve it: its engine counts
-exactly. If there is none either, a tier that has failed but may hold it is named, as it may come back.
+exactly, and what it refuses is planned again for the tiers with more room. If there is none either, a tier that has
+failed but may hold it is chosen: it may come back, and its error says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ _A_MESSAGE: Final = Tokens(1, 8)
 """Of a chat template for each message: its role and marks."""
 
 
+class Refusal(NamedTuple):
+    """An engine's refusal of a prompt that is too long."""
+
+    context: int
+    """Of the tier, tokens: no other of at most this size is tried."""
+    reason: str
+    """In the engine's words, with its exact count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a route's body holds beside an `InferenceRequest`."""
@@ -38,10 +48,10 @@ class Needs:
     """Text that the model reads beside the messages, as JSON: tools, documents, what else a chat template takes."""
     token_ids: int = 0
     """Tokens of a prompt that is given as ids."""
-    sequences: int = 1
-    """Answers; unused by the context, as each has its own."""
     refused_with_drafts: tuple[str, ...] = ()
     """Fields which an engine with speculative decoding refuses (`router/capabilities.py`)."""
+    refusal: Refusal | None = None
+    """An engine has counted the prompt and refused it."""
 
 
 NOTHING_MORE: Final = Needs()
@@ -103,6 +113,8 @@ def service(request: InferenceRequest, needs: Needs, observation: Observation, p
         if needs.refused_with_drafts and entry.speculation is not None:
             fields = " and ".join(needs.refused_with_drafts)
             obstacles[name] = Obstacle("drafts", f"{fields}: not allowed with speculative decoding, which it uses")
+        elif needs.refusal is not None and entry.max_model_len <= needs.refusal.context:
+            obstacles[name] = Obstacle("context", needs.refusal.reason)
         elif prompt.least + least_answer > entry.max_model_len:
             obstacles[name] = Obstacle(
                 "context", _too_long(prompt.least, "at least", least_answer, entry.max_model_len)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from router.decision import Decision, decide
+from router.decision import decide
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
 from router.difficulty.categories import Category
 from router.difficulty.classify import Classification, classify_prompt, estimate_tokens
@@ -60,8 +61,8 @@ class Plan:
     classification: Classification
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
-    decision: Decision
-    """The last step of the trace: what each tier would have taken."""
+    decision: Mapping[str, Any]
+    """The fields of a `Decision` (JSON values; do not change it): what each tier would have taken."""
     serving: Service
     """Which tiers can serve the request."""
     drafts: WhoDrafts = NOBODY_DRAFTS
@@ -162,7 +163,7 @@ def plan(
     config = built_config(selection.power, speed, tier, entry, settings)
     watch.lap("build_config", config.model_dump())
     decision = decide(request, classification, selection, serving, observation, profile, predicted, co2_g_per_wh())
-    watch.lap("decision", decision.model_dump())
+    watch.lap("decision", decision)
     return Plan(
         mode=request.mode,
         power=selection.power,

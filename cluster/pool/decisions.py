@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 KEPT_S: Final = 3600.0
 """A record is kept for so long, s."""
 MOST_BYTES: Final = 64 * 2**20
-"""Of all records together; the oldest go first. An hour of 30 requests a second, with records of 0.6 kB."""
+"""Of all records together; the oldest go first. An hour of 20 requests a second, with records of 0.9 kB."""
 
 
 class KeptDecision(NamedTuple):

@@ -114,7 +114,7 @@ def replanned(
         co2_g_per_wh(),
         by="agent",
     )
-    watch.lap("decision", decision.model_dump())
+    watch.lap("decision", decision)
     chosen = selection.chosen
     return dataclasses.replace(
         before,

@@ -154,7 +154,7 @@ def _decision(arguments: DecisionInput, context: ToolContext) -> Decision:
     if request is None:
         raise ToolError("prompt: there is no current request, so the text must be given")
     try:
-        return plan(request, context.observation, context.profile).decision
+        return Decision.model_validate(plan(request, context.observation, context.profile).decision)
     except NoTierError as error:
         raise ToolError(error.message) from error
 

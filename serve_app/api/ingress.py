@@ -23,7 +23,7 @@ from cluster.supervision import troubles
 from router.agent.bounds import Case
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
-from router.needs import NOTHING_MORE, Needs, NoTierError
+from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal
 from router.plan import Plan, plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
@@ -125,7 +125,29 @@ class Ingress:
         arrived_s = time.monotonic()
         body = parse_inference(await read_json(request, self._config.limits), self._config)
         made, agent = await self._plan(body)
-        decision_id = self._decisions.add(made.decision.model_dump())
+        while True:
+            try:
+                return await self._answer(request_id, body, made, agent, arrived_s)
+            except ApiError as error:
+                if body.mode == "manual" or error.code != "prompt_too_long":
+                    raise
+                # The router's estimate was too low: the engine's count decides. Each further tier has more room.
+                roomier = Needs(refusal=Refusal(made.entry.max_model_len, error.message))
+                made, agent = self._planned(body, roomier), None
+
+    async def _answer(
+        self,
+        request_id: str,
+        body: InferenceRequest,
+        made: Plan,
+        agent: AgentResult | Explanation | None,
+        arrived_s: float,
+    ) -> Response:
+        """Call the plan's tier and return its response.
+
+        Raises:
+            ApiError: the engine or the tier's queue refused the request.
+        """
         call = generation_request(request_id, body, made)
         tier = made.tier
         return await InferenceStream(
@@ -139,22 +161,28 @@ class Ingress:
             arrived_s,
             self._runs.add,
             agent,
-            decision_id,
+            self._decisions.add(made.decision),
         ).respond()
 
-    async def _plan(
-        self, request: InferenceRequest, needs: Needs = NOTHING_MORE
-    ) -> tuple[Plan, AgentResult | Explanation | None]:
+    def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
+        """Plan a request.
+
+        Raises:
+            ApiError: 400, no tier can ever serve it.
+        """
+        try:
+            return plan(request, self._pool.observation, self._config, needs=needs)
+        except NoTierError as error:
+            raise bad_request(error.message, code=error.code) from error
+
+    async def _plan(self, request: InferenceRequest) -> tuple[Plan, AgentResult | Explanation | None]:
         """Plan a request, with the agent if there is one.
 
         Raises:
             ApiError: 400, no tier can ever serve it.
         """
         observation = self._pool.observation
-        try:
-            made = plan(request, observation, self._config, needs=needs)
-        except NoTierError as error:
-            raise bad_request(error.message, code=error.code) from error
+        made = self._planned(request)
         if self._advisor is None or request.mock:
             return made, None
         return await self._advisor.advise(Case(request, made, self._config, observation))

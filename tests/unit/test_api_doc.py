@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def tiers() -> dict[str, Any]:
     ("heading", "data"),
     [
         ("#### `config`", config_data("r1", PLAN, CONFIG, stub=False)),
-        ("## The decision", PLAN.decision.model_dump(mode="json")),
+        ("## The decision", json.loads(json.dumps(PLAN.decision))),
         ("#### `metrics`", metrics()),
         ("## GET /api/tiers", tiers()),
     ],

@@ -62,15 +62,15 @@ def test_a_draft_model_is_followed_in_the_groups_of_the_kv_cache_that_hold_its_l
 
     draft = {"draft.0", "draft.1"}
     alone = [KVCacheGroupSpec(["target.0", *sorted(draft)], specs())]
-    assert [(group.index, group.block_size) for group in draft_groups(alone, draft)] == [(0, 32)]
+    assert [(group.place, group.block_size) for group in draft_groups(alone, draft)] == [(0, 32)]
     behind = [
         KVCacheGroupSpec(["target.0"], specs(window=True)),
         KVCacheGroupSpec(["target.1", "draft.0"], specs()),
         KVCacheGroupSpec(["target.2", "draft.1"], specs()),
     ]
-    assert [(group.index, group.block_size) for group in draft_groups(behind, draft)] == [(1, 32), (2, 32)]
+    assert [(group.place, group.block_size) for group in draft_groups(behind, draft)] == [(1, 32), (2, 32)]
     mixed = UniformTypeKVCacheSpecs(block_size=32, kv_cache_specs=dict.fromkeys(["target.0", *draft], specs()))
-    assert [group.index for group in draft_groups([KVCacheGroupSpec(["target.0", *draft], mixed)], draft)] == [0]
+    assert [group.place for group in draft_groups([KVCacheGroupSpec(["target.0", *draft], mixed)], draft)] == [0]
 
 
 def test_a_draft_model_whose_blocks_do_not_keep_the_whole_text_is_refused(vllm_installed: None) -> None:

@@ -86,7 +86,7 @@ class UnreadBlocks:
 class DraftGroup(NamedTuple):
     """A group of the KV cache that holds layers of the draft model."""
 
-    index: int
+    place: int
     """Its place among the groups."""
     block_size: int
     """Tokens of a block."""
@@ -104,7 +104,7 @@ def draft_groups(groups: Sequence[KVCacheGroupSpec], layers: Collection[str]) ->
         RuntimeError: a layer whose blocks do not keep the whole text.
     """
     found = []
-    for index, group in enumerate(groups):
+    for place, group in enumerate(groups):
         own = [name for name in group.layer_names if name in layers]
         spec = group.kv_cache_spec
         for name in own:
@@ -116,7 +116,7 @@ def draft_groups(groups: Sequence[KVCacheGroupSpec], layers: Collection[str]) ->
                     "true, with which vLLM keeps them, or take a draft model with full attention"
                 )
         if own:
-            found.append(DraftGroup(index, spec.block_size, UnreadBlocks()))
+            found.append(DraftGroup(place, spec.block_size, UnreadBlocks()))
     return found
 
 
@@ -149,14 +149,14 @@ class DraftCatchUp:
             for request_id in {*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())}:
                 blocks.gone(request_id)
             for new in scheduled.scheduled_new_reqs:
-                cached, ids = -(-new.num_computed_tokens // group.block_size), new.block_ids[group.index]
+                cached, ids = -(-new.num_computed_tokens // group.block_size), new.block_ids[group.place]
                 blocks.shares(new.req_id, ids[:cached])
                 blocks.took(new.req_id, ids[cached:], read=True)
             cached_requests = scheduled.scheduled_cached_reqs
             for request_id, more in zip(cached_requests.req_ids, cached_requests.new_block_ids, strict=True):
                 if more is not None:
                     slot = self._states.req_id_to_index[request_id]
-                    blocks.took(request_id, more[group.index], read=not self._missing[slot])
+                    blocks.took(request_id, more[group.place], read=not self._missing[slot])
 
     @cached_property
     def _groups(self) -> list[DraftGroup]:
