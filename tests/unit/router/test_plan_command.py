@@ -16,10 +16,11 @@ from router.observation import Observation, TierState
 from router.plan_command import main
 from router.registry import TIER_NAMES
 from serve_app.api.views import tiers_view
+from tests.support.agent_cases import PROMPTS
 from tests.support.app_config import app_config
 from tests.unit.router.profiles import profile_data
 
-HARD = "Prove that the square root of 2 is irrational."
+HARD = PROMPTS["ultra"]
 
 
 @pytest.fixture
