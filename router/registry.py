@@ -11,6 +11,9 @@ TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "p_eagle", "ngram", "ngram_gpu", "suffix"]
 Runner = Literal["v1", "v2"]
 """vLLM's model runners."""
+ONLY_ON_V1: Final[tuple[SpeculationMethod, ...]] = ("suffix", "p_eagle")
+"""Methods that V2 cannot do right: it has no suffix drafts, and no heads that draft all tokens at once (vLLM 0.32:
+config/vllm.py:2915-2953)."""
 Drafts = Literal["own", "ngram"]
 """Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, what followed the last tokens when they
 stood there before."""
@@ -266,6 +269,12 @@ class Tier(Frozen):
     def tensor_parallel(self) -> int:
         """GPUs that a replica splits its model over; 1 on a share of one, and on CPU."""
         return max(1, int(self.gpus))
+
+    def most_sequences(self, entry: ChainEntry) -> int:
+        """Return how many sequences an engine of the entry works on at a time: its `max_num_seqs`, else as many as a
+        replica has requests."""
+        said = entry.engine_args.get("max_num_seqs")
+        return said if isinstance(said, int) else self.max_ongoing_requests
 
     def entry(self, name: str | None) -> ChainEntry:
         """Return the chain entry of that name, or the first if there is none, as while no engine has started."""
