@@ -60,14 +60,14 @@ LEARN_S: Final = 600.0
 """A policy that has seen less than this keeps the replicas that it found, except of an idle tier, s."""
 PARTS: Final = 6
 """Parts of a cold start in which the rules' targets are remembered."""
-RATE_S: Final = 10.0
-"""Time constant of the rates from which a replica's throughput is measured, s."""
-BUSY: Final = 0.35
-"""Utilization from which on a replica's throughput is measured."""
+SPEED_S: Final = 60.0
+"""Time constant of the means from which a replica's throughput is estimated, s: that of its reported service time."""
+SLOWER: Final = 1.5
+"""Until it was seen, a full replica is expected to take this share longer for a request than an empty one."""
+EXPECTED: Final = 0.02
+"""Weight of that expectation, in requests times the squared share of the slots that were in use."""
 EVIDENCE: Final = 20.0
-"""Replica-seconds at full utilization from which on the measured throughput counts."""
-UNTRIED: Final = 2.5
-"""Until then a replica is trusted with so many times what it has done at most."""
+"""Requests from which on the throughput counts as measured."""
 USABLE: Final = 0.9
 """Utilization above which replicas let requests wait, because not all are equally busy."""
 CLEAR_BACKLOG_S: Final = 5.0
@@ -151,6 +151,8 @@ class Signals:
     """Requests that wait in Serve for a free replica."""
     taken_per_s: float = 0.0
     """Requests that replicas took lately, per second."""
+    prompts: float = 0.0
+    """Share of the time (0-1) in which an engine had prompts to read, lately."""
     engine_running: float = 0.0
     engine_waiting: float = 0.0
     """Requests in the engines: in a batch, and waiting for one."""
@@ -219,6 +221,25 @@ class Trial:
     """Fewest replicas that each rule had requested in each part: those are ready now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How long replicas took for requests, and how many they ran meanwhile. All fields from `requests` on are sums over
+    requests, which forget.
+    """
+
+    taken_per_s: float = 0.0
+    running_each: float = 0.0
+    prompts_each: float = 0.0
+    """Recent means of a replica: requests that it took, per second; that it ran; share of its time with prompts."""
+    requests: float = 0.0
+    running: float = 0.0
+    running_squared: float = 0.0
+    service_s: float = 0.0
+    running_service: float = 0.0
+    prompt_s: float = 0.0
+    running_prompt: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """What the policy remembers between decisions."""
@@ -237,14 +258,7 @@ class Memory:
     day: tuple[float, ...] = ()
     """Mean load by part of the day."""
     day_part: int = -1
-    taken_per_s: float = 0.0
-    waiting_each: float = 0.0
-    """Requests per replica that were taken, per second, and that waited: recent means."""
-    busy_taken: float = 0.0
-    busy_replica_s: float = 0.0
-    """Requests that busy replicas took, and the replica-seconds that this took at full utilization."""
-    most_per_s: float = 0.0
-    """Most requests that a replica has taken, per second, in the recent mean."""
+    speed: Speed = Speed()
     most_at_once: float = 0.0
     """Most requests that a replica has taken in a second after which none waited."""
     trial: Trial = field(default_factory=Trial)
@@ -296,14 +310,14 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     arrived, elapsed_s = arrivals(signals, memory)
     memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
     memory = _with_levels(memory, arrived / elapsed_s, now_s, elapsed_s)
-    per_s = replica_per_s(signals, memory, rules)
+    per_s = replica_per_s(memory, rules)
     rule: int | None = None
     wanted: Floats | None = None
     if per_s:
         wanted = replicas_wanted(memory, now_s, cold_start_s, per_s, rules)
         memory = replace(memory, trial=_tried(signals, memory, rules, wanted, arrived, elapsed_s, cold_start_s, per_s))
         # What one takes is known only once it was busy; a tier that never was needs no room for more.
-        measured = memory.busy_replica_s >= EVIDENCE
+        measured = memory.speed.requests >= EVIDENCE
         rule = choice(memory.trial, rules.settings, cold_start_s * per_s if measured else 0.0)
 
     needed, reason = (0, Reason.IDLE) if idle else _needed(signals, memory, rules, wanted, rule, per_s, cold_start_s)
@@ -339,26 +353,39 @@ def arrivals(signals: Signals, memory: Memory) -> tuple[float, float]:
     return max(0.0, signals.taken_per_s * elapsed_s + signals.queued - memory.queued), elapsed_s
 
 
-def replica_per_s(signals: Signals, memory: Memory, rules: ScalingRules) -> float:
+def replica_per_s(memory: Memory, rules: ScalingRules) -> float:
     """Return how many requests a replica can take per second; 0 until one has ended.
 
-    At most as many as end when all slots are full. An engine may be busy long before that: with prompts, one after the
-    other, or for want of KV cache. So what busy replicas took is measured.
+    Two things may limit it: its slots, each of which a request holds for its service time, and its prompts, which it
+    reads one after the other. Both times grow with the requests that it runs, in a straight line that is fitted to what
+    was seen.
     """
-    if not signals.service_s and not memory.most_per_s:
+    speed = memory.speed
+    if not speed.service_s:
         return 0.0
-    full = rules.slots / signals.service_s if signals.service_s else float("inf")
-    if memory.busy_replica_s >= EVIDENCE:
-        return min(full, memory.busy_taken / memory.busy_replica_s)
-    return min(full, UNTRIED * memory.most_per_s) if memory.most_per_s else 0.0
+    service_s, service_more = _line(speed, speed.service_s, speed.running_service, rules.slots)
+    prompt_s, prompt_more = _line(speed, speed.prompt_s, speed.running_prompt, rules.slots)
+    by_slots = rules.slots / (service_s + service_more * rules.slots)
+    # The rate at which prompts take all the time: rate (prompt_s + prompt_more running) = 1, and Little's law gives
+    # running = rate (service_s + service_more running).
+    square = prompt_more * service_s - prompt_s * service_more
+    linear = prompt_s + service_more
+    if not linear:
+        return by_slots
+    root = sqrt(max(0.0, linear**2 + 4 * square))
+    return min(by_slots, 2 / (linear + root))
 
 
-def utilization(waiting: float) -> float:
-    """Return the utilization of a queue with Poisson arrivals and equal service times in which so many wait (M/D/1).
-
-    Its mean number of waiting requests is u^2 / (2 (1 - u)).
-    """
-    return sqrt(waiting**2 + 2 * waiting) - waiting
+def _line(speed: Speed, total: float, products: float, slots: int) -> tuple[float, float]:
+    """Return what a request takes on an empty replica, and how much more for each request that the replica runs, s."""
+    requests = speed.requests
+    running, mean = speed.running / requests, total / requests
+    expected = mean * SLOWER / (slots + SLOWER * running)
+    spread = speed.running_squared - running * speed.running
+    known = EXPECTED * slots**2
+    more = (products - running * total + known * expected) / (spread + known)
+    more = min(max(0.0, more), mean / max(running, 1e-9))
+    return mean - more * running, more
 
 
 def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: float, rules: ScalingRules) -> Floats:
@@ -492,25 +519,33 @@ def _with_speed(signals: Signals, memory: Memory, rules: ScalingRules, arrived: 
     )
     if not signals.running:
         return memory
-    gain = 1 - exp(-elapsed_s / RATE_S)
-    per_s = memory.taken_per_s + gain * (began / elapsed_s / signals.running - memory.taken_per_s)
-    waiting = memory.waiting_each + gain * (signals.waiting / signals.running - memory.waiting_each)
-    busy = utilization(waiting)
     at_once = 0.0 if signals.waiting else began / signals.running
-    memory = replace(
-        memory,
-        taken_per_s=per_s,
-        waiting_each=waiting,
-        most_per_s=max(memory.most_per_s, per_s),
-        most_at_once=min(float(rules.slots), max(memory.most_at_once, at_once)),
-    )
-    if busy < BUSY or not signals.waiting:
-        return memory
-    keep, replica_s = exp(-elapsed_s / FORGET_S), signals.running * elapsed_s
     return replace(
         memory,
-        busy_taken=memory.busy_taken * keep + per_s * replica_s,
-        busy_replica_s=memory.busy_replica_s * keep + busy * replica_s,
+        speed=_with_requests(memory.speed, signals, began, elapsed_s),
+        most_at_once=min(float(rules.slots), max(memory.most_at_once, at_once)),
+    )
+
+
+def _with_requests(speed: Speed, signals: Signals, began: float, elapsed_s: float) -> Speed:
+    """Add the requests that began to what is known of a replica's speed."""
+    gain = 1 - exp(-elapsed_s / SPEED_S)
+    taken = speed.taken_per_s + gain * (began / elapsed_s / signals.running - speed.taken_per_s)
+    running = speed.running_each + gain * (signals.engine_running / signals.running - speed.running_each)
+    prompts = speed.prompts_each + gain * (signals.prompts - speed.prompts_each)
+    speed = replace(speed, taken_per_s=taken, running_each=running, prompts_each=prompts)
+    if not signals.service_s or not taken:
+        return speed
+    keep, requests, prompt_s = exp(-elapsed_s / FORGET_S), taken * signals.running * elapsed_s, prompts / taken
+    return replace(
+        speed,
+        requests=speed.requests * keep + requests,
+        running=speed.running * keep + requests * running,
+        running_squared=speed.running_squared * keep + requests * running**2,
+        service_s=speed.service_s * keep + requests * signals.service_s,
+        running_service=speed.running_service * keep + requests * running * signals.service_s,
+        prompt_s=speed.prompt_s * keep + requests * prompt_s,
+        running_prompt=speed.running_prompt * keep + requests * running * prompt_s,
     )
 
 

@@ -62,6 +62,7 @@ def ours(tier: Tier, miss_share: float) -> Policy:
                 scaled_out_s=scaled_out_s,
                 queued=snapshot.queued,
                 taken_per_s=snapshot.taken_per_s,
+                prompts=snapshot.prompts,
                 engine_running=snapshot.engine_running,
                 engine_waiting=snapshot.engine_waiting,
                 service_s=snapshot.service_s,
