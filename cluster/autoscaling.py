@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import ceil, exp, sqrt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,8 @@ SLOWER: Final = 1.5
 """Until it was seen, a full replica is expected to take this share longer for a request than an empty one."""
 EXPECTED: Final = 0.02
 """Weight of that expectation, in requests times the squared share of the slots that were in use."""
+STEEPEST: Final = 0.9
+"""Share of a request's time that may come from the other requests that its replica runs."""
 EVIDENCE: Final = 20.0
 """Requests from which on the throughput counts as measured."""
 USABLE: Final = 0.9
@@ -103,10 +105,8 @@ class ScalingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    wait_target_ms: float = Field(
-        default=1000.0,
-        gt=0,
-        description="Target of the wait from arrival to first scheduling in the engine, ms. A longer wait is a miss.",
+    ttft_target_ms: float = Field(
+        default=2000.0, gt=0, description="Target of the time to the first token, ms. A longer one is a miss."
     )
     miss_share: float = Field(
         default=0.01,
@@ -204,8 +204,13 @@ def _zeros() -> Floats:
 class Trial:
     """What every rule would have done, by rule. Arrays are never changed in place."""
 
-    waiting: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
-    """Requests that wait under each rule, by `LARGER` and rule."""
+    ready: Floats = field(default_factory=_zeros)
+    """Replicas that take requests."""
+    running: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    queued: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    prompts_s: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    """Requests that hold a slot and that wait for one, and the work of the prompts not read yet, replica-seconds; by
+    `LARGER` and rule."""
     missed: Floats = field(default_factory=_zeros)
     cost: Floats = field(default_factory=_zeros)
     """Requests that missed the target, and replica-seconds; older ones are forgotten slowly, as in the next three."""
@@ -259,8 +264,6 @@ class Memory:
     """Mean load by part of the day."""
     day_part: int = -1
     speed: Speed = Speed()
-    most_at_once: float = 0.0
-    """Most requests that a replica has taken in a second after which none waited."""
     trial: Trial = field(default_factory=Trial)
     needed: Peaks = ()
     """Replicas needed in the last cold start."""
@@ -310,12 +313,13 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
     arrived, elapsed_s = arrivals(signals, memory)
     memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
     memory = _with_levels(memory, arrived / elapsed_s, now_s, elapsed_s)
-    per_s = replica_per_s(memory, rules)
+    can = throughput(memory.speed, rules.slots)
     rule: int | None = None
     wanted: Floats | None = None
-    if per_s:
+    per_s = can.per_s if can else 0.0
+    if can:
         wanted = replicas_wanted(memory, now_s, cold_start_s, per_s, rules)
-        memory = replace(memory, trial=_tried(signals, memory, rules, wanted, arrived, elapsed_s, cold_start_s, per_s))
+        memory = replace(memory, trial=_tried(now_s, memory.trial, rules, wanted, arrived, elapsed_s, cold_start_s, can))
         # What one takes is known only once it was busy; a tier that never was needs no room for more.
         measured = memory.speed.requests >= EVIDENCE
         rule = choice(memory.trial, rules.settings, cold_start_s * per_s if measured else 0.0)
@@ -353,27 +357,35 @@ def arrivals(signals: Signals, memory: Memory) -> tuple[float, float]:
     return max(0.0, signals.taken_per_s * elapsed_s + signals.queued - memory.queued), elapsed_s
 
 
-def replica_per_s(memory: Memory, rules: ScalingRules) -> float:
-    """Return how many requests a replica can take per second; 0 until one has ended.
-
-    Two things may limit it: its slots, each of which a request holds for its service time, and its prompts, which it
-    reads one after the other. Both times grow with the requests that it runs, in a straight line that is fitted to what
-    was seen.
+class Throughput(NamedTuple):
+    """What a replica can do. Two things limit it: its slots, each of which a request holds for its service time, and its
+    prompts, which it reads one after the other. Both times grow with the requests that it runs.
     """
-    speed = memory.speed
+
+    per_s: float
+    """Requests that it can take per second."""
+    service_s: float
+    service_more_s: float
+    """Time that a request holds its slot on an empty replica, and how much more for each request that runs, s."""
+    prompt_s: float
+    prompt_more_s: float
+    """Time for its prompt, likewise."""
+
+
+def throughput(speed: Speed, slots: int) -> Throughput | None:
+    """Return what a replica can do, from straight lines that are fitted to what was seen; None until a request ended."""
     if not speed.service_s:
-        return 0.0
-    service_s, service_more = _line(speed, speed.service_s, speed.running_service, rules.slots)
-    prompt_s, prompt_more = _line(speed, speed.prompt_s, speed.running_prompt, rules.slots)
-    by_slots = rules.slots / (service_s + service_more * rules.slots)
+        return None
+    service_s, service_more = _line(speed, speed.service_s, speed.running_service, slots)
+    prompt_s, prompt_more = _line(speed, speed.prompt_s, speed.running_prompt, slots)
+    per_s = slots / (service_s + service_more * slots)
     # The rate at which prompts take all the time: rate (prompt_s + prompt_more running) = 1, and Little's law gives
     # running = rate (service_s + service_more running).
-    square = prompt_more * service_s - prompt_s * service_more
     linear = prompt_s + service_more
-    if not linear:
-        return by_slots
-    root = sqrt(max(0.0, linear**2 + 4 * square))
-    return min(by_slots, 2 / (linear + root))
+    square = prompt_more * service_s - prompt_s * service_more
+    if linear:
+        per_s = min(per_s, 2 / (linear + sqrt(max(0.0, linear**2 + 4 * square))))
+    return Throughput(per_s, service_s, service_more, prompt_s, prompt_more)
 
 
 def _line(speed: Speed, total: float, products: float, slots: int) -> tuple[float, float]:
@@ -384,7 +396,7 @@ def _line(speed: Speed, total: float, products: float, slots: int) -> tuple[floa
     spread = speed.running_squared - running * speed.running
     known = EXPECTED * slots**2
     more = (products - running * total + known * expected) / (spread + known)
-    more = min(max(0.0, more), mean / max(running, 1e-9))
+    more = min(max(0.0, more), STEEPEST * mean / max(running, 1e-9))
     return mean - more * running, more
 
 
@@ -424,47 +436,53 @@ def choice(trial: Trial, settings: ScalingSettings, takes: float) -> int:
 
 
 def _tried(
-    signals: Signals,
-    memory: Memory,
+    now_s: float,
+    trial: Trial,
     rules: ScalingRules,
     wanted: Floats,
     arrived: float,
     elapsed_s: float,
     cold_start_s: float,
-    per_s: float,
+    can: Throughput,
 ) -> Trial:
     """Add the requests that came to what every rule would have done.
 
-    A tier under a rule is a queue: its ready replicas take requests at their rate, some of them at once, and the others
-    wait.
+    A tier under a rule is two queues, as fluids: requests wait for a slot, and then for the prompts before theirs.
     """
-    trial = memory.trial
-    new_part = not trial.wanted or signals.now_s - trial.part_s >= cold_start_s / PARTS
+    new_part = not trial.wanted or now_s - trial.part_s >= cold_start_s / PARTS
     most = wanted if new_part else np.maximum(trial.wanted[-1], wanted)
     wanted_parts = _with_part(trial.wanted, most, new_part)
     requested = np.maximum.reduce(wanted_parts)
     fewest = requested if new_part else np.minimum(trial.requested[-1], requested)
     requested_parts = _with_part(trial.requested, fewest, new_part)
     ready = np.minimum.reduce(requested_parts)
-    taken_per_s = USABLE * per_s * ready
 
-    there = trial.waiting
-    then = np.maximum(0.0, there + _LARGER * arrived - taken_per_s * elapsed_s)
-    # Idle replicas begin some requests at once.
-    at_once = memory.most_at_once * ready
-    waits = [np.maximum(0.0, waiting - at_once) / taken_per_s for waiting in (there, then)]
-    longest, shortest = np.maximum(*waits), np.minimum(*waits)
-    target_s = rules.settings.wait_target_ms / 1000
+    each = np.minimum(trial.running / np.maximum(trial.ready, 1.0), rules.slots)
+    service_s = can.service_s + can.service_more_s * each
+    # Replicas that leave finish their requests.
+    running = each * np.minimum(ready, np.maximum(trial.ready, 1.0)) * np.exp(-elapsed_s / service_s)
+    queued = trial.queued + _LARGER * arrived
+    begun = np.minimum(queued, rules.slots * ready - running)
+    running, queued = running + begun, queued - begun
+    prompts_s = np.maximum(0.0, trial.prompts_s + begun * (can.prompt_s + can.prompt_more_s * each) - ready * elapsed_s)
+    full_s = can.service_s + can.service_more_s * rules.slots
+    there = (trial.queued * full_s / rules.slots + trial.prompts_s) / ready
+    then = (queued * full_s / rules.slots + prompts_s) / ready
+    longest, shortest = np.maximum(there, then), np.minimum(there, then)
+    target_s = rules.settings.ttft_target_ms / 1000 - can.prompt_s
     late = np.clip((longest - target_s) / np.maximum(longest - shortest, 1e-9), 0.0, 1.0)
     keep = exp(-elapsed_s / FORGET_S)
     return Trial(
-        waiting=then,
+        ready=ready,
+        running=running,
+        queued=queued,
+        prompts_s=prompts_s,
         missed=trial.missed * keep + arrived * (_CHANCES @ late),
         cost=trial.cost * keep + requested * elapsed_s,
         requests=trial.requests * keep + arrived,
-        load=trial.load * keep + arrived / per_s,
+        load=trial.load * keep + arrived / can.per_s,
         seen_s=trial.seen_s * keep + elapsed_s,
-        part_s=signals.now_s if new_part else trial.part_s,
+        part_s=now_s if new_part else trial.part_s,
         wanted=wanted_parts,
         requested=requested_parts,
     )
@@ -519,12 +537,7 @@ def _with_speed(signals: Signals, memory: Memory, rules: ScalingRules, arrived: 
     )
     if not signals.running:
         return memory
-    at_once = 0.0 if signals.waiting else began / signals.running
-    return replace(
-        memory,
-        speed=_with_requests(memory.speed, signals, began, elapsed_s),
-        most_at_once=min(float(rules.slots), max(memory.most_at_once, at_once)),
-    )
+    return replace(memory, speed=_with_requests(memory.speed, signals, began, elapsed_s))
 
 
 def _with_requests(speed: Speed, signals: Signals, began: float, elapsed_s: float) -> Speed:
@@ -534,16 +547,18 @@ def _with_requests(speed: Speed, signals: Signals, began: float, elapsed_s: floa
     running = speed.running_each + gain * (signals.engine_running / signals.running - speed.running_each)
     prompts = speed.prompts_each + gain * (signals.prompts - speed.prompts_each)
     speed = replace(speed, taken_per_s=taken, running_each=running, prompts_each=prompts)
-    if not signals.service_s or not taken:
+    if not signals.service_s or not taken or not running:
         return speed
-    keep, requests, prompt_s = exp(-elapsed_s / FORGET_S), taken * signals.running * elapsed_s, prompts / taken
+    keep, requests = exp(-elapsed_s / FORGET_S), taken * signals.running * elapsed_s
+    # Little's law: without the time in which a request waits on its replica for other prompts.
+    service_s, prompt_s = running / taken, prompts / taken
     return replace(
         speed,
         requests=speed.requests * keep + requests,
         running=speed.running * keep + requests * running,
         running_squared=speed.running_squared * keep + requests * running**2,
-        service_s=speed.service_s * keep + requests * signals.service_s,
-        running_service=speed.running_service * keep + requests * running * signals.service_s,
+        service_s=speed.service_s * keep + requests * service_s,
+        running_service=speed.running_service * keep + requests * running * service_s,
         prompt_s=speed.prompt_s * keep + requests * prompt_s,
         running_prompt=speed.running_prompt * keep + requests * running * prompt_s,
     )
