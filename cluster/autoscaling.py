@@ -62,7 +62,7 @@ PARTS: Final = 6
 """Parts of a cold start in which the rules' targets are remembered."""
 SPEED_S: Final = 60.0
 """Time constant of the means from which a replica's throughput is estimated, s: that of its reported service time."""
-SLOWER: Final = 1.5
+SLOWER: Final = 5.0
 """Until it was seen, a full replica is expected to take this share longer for a request than an empty one."""
 EXPECTED: Final = 0.02
 """Weight of that expectation, in requests times the squared share of the slots that were in use."""
@@ -240,6 +240,7 @@ class Speed:
     running: float = 0.0
     running_squared: float = 0.0
     service_s: float = 0.0
+    service_squared: float = 0.0
     running_service: float = 0.0
     prompt_s: float = 0.0
     running_prompt: float = 0.0
@@ -370,6 +371,8 @@ class Throughput(NamedTuple):
     prompt_s: float
     prompt_more_s: float
     """Time for its prompt, likewise."""
+    longest_s: float
+    """Most time that a request holds its slot, s."""
 
 
 def throughput(speed: Speed, slots: int) -> Throughput | None:
@@ -378,14 +381,18 @@ def throughput(speed: Speed, slots: int) -> Throughput | None:
         return None
     service_s, service_more = _line(speed, speed.service_s, speed.running_service, slots)
     prompt_s, prompt_more = _line(speed, speed.prompt_s, speed.running_prompt, slots)
-    per_s = slots / (service_s + service_more * slots)
+    mean_s, full = speed.service_s / speed.requests, speed.running / speed.requests / slots
+    deviation_s = sqrt(max(0.0, speed.service_squared / speed.requests - mean_s**2))
+    longest_s = max(mean_s * (1 + SLOWER) / (1 + SLOWER * full), mean_s + 3 * deviation_s)
+    longest_s = min(longest_s, service_s + service_more * slots)
+    per_s = slots / longest_s
     # The rate at which prompts take all the time: rate (prompt_s + prompt_more running) = 1, and Little's law gives
     # running = rate (service_s + service_more running).
     linear = prompt_s + service_more
     square = prompt_more * service_s - prompt_s * service_more
     if linear:
         per_s = min(per_s, 2 / (linear + sqrt(max(0.0, linear**2 + 4 * square))))
-    return Throughput(per_s, service_s, service_more, prompt_s, prompt_more)
+    return Throughput(per_s, service_s, service_more, prompt_s, prompt_more, longest_s)
 
 
 def _line(speed: Speed, total: float, products: float, slots: int) -> tuple[float, float]:
@@ -458,16 +465,16 @@ def _tried(
     ready = np.minimum.reduce(requested_parts)
 
     each = np.minimum(trial.running / np.maximum(trial.ready, 1.0), rules.slots)
-    service_s = can.service_s + can.service_more_s * each
+    service_s = np.minimum(can.longest_s, can.service_s + can.service_more_s * each)
     # Replicas that leave finish their requests.
     running = each * np.minimum(ready, np.maximum(trial.ready, 1.0)) * np.exp(-elapsed_s / service_s)
     queued = trial.queued + _LARGER * arrived
     begun = np.minimum(queued, rules.slots * ready - running)
     running, queued = running + begun, queued - begun
     prompts_s = np.maximum(0.0, trial.prompts_s + begun * (can.prompt_s + can.prompt_more_s * each) - ready * elapsed_s)
-    full_s = can.service_s + can.service_more_s * rules.slots
-    there = (trial.queued * full_s / rules.slots + trial.prompts_s) / ready
-    then = (queued * full_s / rules.slots + prompts_s) / ready
+    slot_s = can.longest_s / rules.slots
+    there = (trial.queued * slot_s + trial.prompts_s) / ready
+    then = (queued * slot_s + prompts_s) / ready
     longest, shortest = np.maximum(there, then), np.minimum(there, then)
     target_s = rules.settings.ttft_target_ms / 1000 - can.prompt_s
     late = np.clip((longest - target_s) / np.maximum(longest - shortest, 1e-9), 0.0, 1.0)
@@ -558,6 +565,7 @@ def _with_requests(speed: Speed, signals: Signals, began: float, elapsed_s: floa
         running=speed.running * keep + requests * running,
         running_squared=speed.running_squared * keep + requests * running**2,
         service_s=speed.service_s * keep + requests * service_s,
+        service_squared=speed.service_squared * keep + requests * service_s**2,
         running_service=speed.running_service * keep + requests * running * service_s,
         prompt_s=speed.prompt_s * keep + requests * prompt_s,
         running_prompt=speed.running_prompt * keep + requests * running * prompt_s,
