@@ -3,15 +3,15 @@
 `decide` is pure: it takes signals and its memory, and returns a decision with its reason. Serve's controller calls
 `DemandPolicy`.
 
-The policy in one paragraph. A rule is a level of the load (its mean over the last seconds, minutes or half hour, its
-trend, this time yesterday, or all that the tier can do), times some room; it follows the load at once, or only its
-level. Every second every rule is tried on the requests that came: how many replicas it would have requested, which of
-them would have been ready after a cold start, how many requests would have waited longer than the target, and what it
-would have cost. The last hour counts. The tier follows the cheapest rule under which no more requests than the
-operator's share would have missed the target, also if bursts are somewhat larger than those seen; if none is so good,
-the one that misses least, within what may be spent. What a replica can do is measured: the requests that it runs while
-others wait. Starting replicas count as present, so requests that wait for them cause no second scale-out. A replica
-goes when the rule has not needed it for a cold start.
+The policy in one paragraph. What a replica can do is measured: how long its requests and their prompts take, by how
+many it runs. A rule is a level of the load (its mean over the last seconds, minutes or half hour, its trend, this time
+yesterday, or all that the tier can do), times some room; it follows only its level, or also the load as it is. Every
+second every rule is tried on the requests that came: how many replicas it would have requested, which of them would
+have been ready after a cold start, how many requests would have waited for a slot and for other prompts until their
+first token was late, and what it would have cost. The last hour counts. The tier follows the cheapest rule under which
+no more requests than the operator's share would have missed the target, with some room for a burst that was not seen;
+if none is so good, the one that misses least, within what may be spent. Starting replicas count as present, so requests
+that wait for them cause no second scale-out. A replica goes when the rule has not needed it for a cold start.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger("ray.serve")
 
 Floats = NDArray[np.float64]
 
-# The numbers below were chosen on made traffic (docs/decisions/0053), none of which `bench.autoscaling` reports.
+# The numbers below were chosen on made traffic (docs/decisions/0053, 0069), none of which `bench.autoscaling` reports.
 PERIOD_S: Final = 1.0
 """Time between two decisions, s."""
 LONGEST_PERIOD_S: Final = 5.0
@@ -49,8 +49,10 @@ ROOMS: Final = (0.6, 0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.2, 4
 SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all replicas that rules keep."""
 LARGER: Final = (1.0, 1.25)
-CHANCES: Final = (0.95, 0.05)
-"""Traffic to come is like that seen, or so many times larger, with these chances: an hour holds few bursts."""
+"""Traffic is tried as it came, and so many times larger."""
+NEAR: Final = 1.03
+"""Of the rules that cost at most so many times as much as the cheapest, the one decides that misses least if traffic is
+larger."""
 BURST: Final = 4.0
 BURST_CHANCE: Final = 0.1
 """A burst to so many times the mean load, for a cold start, is expected with this chance beside what was seen."""
@@ -62,6 +64,8 @@ PARTS: Final = 6
 """Parts of a cold start in which the rules' targets are remembered."""
 SPEED_S: Final = 60.0
 """Time constant of the means from which a replica's throughput is estimated, s: that of its reported service time."""
+WHOLE: Final = 0.85
+"""Share of such a mean that must have been seen: requests come before they run, so the first seconds show too few."""
 SLOWER: Final = 5.0
 """Until it was seen, a full replica is expected to take this share longer for a request than an empty one."""
 EXPECTED: Final = 0.02
@@ -69,7 +73,8 @@ EXPECTED: Final = 0.02
 STEEPEST: Final = 0.9
 """Share of a request's time that may come from the other requests that its replica runs."""
 EVIDENCE: Final = 20.0
-"""Requests from which on the throughput counts as measured."""
+"""Requests, each times the utilization of its replica, from which on room is kept for a burst. Before, no replica was
+busy, and what one can do is only expected."""
 USABLE: Final = 0.9
 """Utilization above which replicas let requests wait, because not all are equally busy."""
 CLEAR_BACKLOG_S: Final = 5.0
@@ -86,18 +91,19 @@ LONGEST_COLD_START: Final = 4.0
 NEVER: Final = float("-inf")
 
 _ALL: Final = len(MEANS_S) + 2
+_NOTHING, _AT_ONCE, _MINUTE = range(3)
 _RULES: Final = [
     (level, room, follows)
     for level in range(_ALL + 1)
     for room in (SHARES if level == _ALL else ROOMS)
-    for follows in (0.0, 1.0)
+    for follows in (_NOTHING, _AT_ONCE, _MINUTE)
 ]
 LEVEL: Final = np.array([level for level, _, _ in _RULES])
 ROOM: Final = np.array([room for _, room, _ in _RULES])
 FOLLOWS: Final = np.array([follows for _, _, follows in _RULES])
-"""By rule: its level (the means, the trend, the time of day, all replicas), its room, and 1 if it follows at once."""
+"""By rule: its level (the means, the trend, the time of day, all replicas), its room, and what load it also follows:
+none, that of the last seconds, or that of the last minute."""
 _LARGER: Final = np.array(LARGER)[:, None]
-_CHANCES: Final = np.array(CHANCES)
 
 
 class ScalingSettings(BaseModel):
@@ -211,7 +217,7 @@ class Trial:
     prompts_s: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
     """Requests that hold a slot and that wait for one, and the work of the prompts not read yet, replica-seconds; by
     `LARGER` and rule."""
-    missed: Floats = field(default_factory=_zeros)
+    missed: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
     cost: Floats = field(default_factory=_zeros)
     """Requests that missed the target, and replica-seconds; older ones are forgotten slowly, as in the next three."""
     requests: float = 0.0
@@ -235,8 +241,12 @@ class Speed:
     taken_per_s: float = 0.0
     running_each: float = 0.0
     prompts_each: float = 0.0
-    """Recent means of a replica: requests that it took, per second; that it ran; share of its time with prompts."""
+    weight: float = 0.0
+    """Recent means of a replica: requests that it took, per second; that it ran; share of its time with prompts. The
+    last one is how much of such a mean was seen (0-1)."""
     requests: float = 0.0
+    busy: float = 0.0
+    """Requests times the utilization (0-1) of their replica."""
     running: float = 0.0
     running_squared: float = 0.0
     service_s: float = 0.0
@@ -312,18 +322,18 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
         memory = replace(memory, found=signals.target)
 
     arrived, elapsed_s = arrivals(signals, memory)
-    memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
     memory = _with_levels(memory, arrived / elapsed_s, now_s, elapsed_s)
+    memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
     can = throughput(memory.speed, rules.slots)
     rule: int | None = None
     wanted: Floats | None = None
     per_s = can.per_s if can else 0.0
     if can:
         wanted = replicas_wanted(memory, now_s, cold_start_s, per_s, rules)
-        memory = replace(memory, trial=_tried(now_s, memory.trial, rules, wanted, arrived, elapsed_s, cold_start_s, can))
-        # What one takes is known only once it was busy; a tier that never was needs no room for more.
-        measured = memory.speed.requests >= EVIDENCE
-        rule = choice(memory.trial, rules.settings, cold_start_s * per_s if measured else 0.0)
+        memory = replace(
+            memory, trial=_tried(now_s, memory.trial, rules, wanted, arrived, elapsed_s, cold_start_s, can)
+        )
+        rule = choice(memory.trial, rules, cold_start_s * per_s if memory.speed.busy >= EVIDENCE else 0.0)
 
     needed, reason = (0, Reason.IDLE) if idle else _needed(signals, memory, rules, wanted, rule, per_s, cold_start_s)
     keep = max(needed, 0 if idle else min(1, signals.target))
@@ -359,8 +369,10 @@ def arrivals(signals: Signals, memory: Memory) -> tuple[float, float]:
 
 
 class Throughput(NamedTuple):
-    """What a replica can do. Two things limit it: its slots, each of which a request holds for its service time, and its
-    prompts, which it reads one after the other. Both times grow with the requests that it runs.
+    """What a replica can do.
+
+    Two things limit it: its slots, each of which a request holds for its service time, and its prompts, which it reads
+    one after the other. Both times grow with the requests that it runs.
     """
 
     per_s: float
@@ -376,7 +388,7 @@ class Throughput(NamedTuple):
 
 
 def throughput(speed: Speed, slots: int) -> Throughput | None:
-    """Return what a replica can do, from straight lines that are fitted to what was seen; None until a request ended."""
+    """Return what a replica can do, from lines that are fitted to what was seen; None until something was."""
     if not speed.service_s:
         return None
     service_s, service_more = _line(speed, speed.service_s, speed.running_service, slots)
@@ -414,30 +426,34 @@ def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: fl
     trend = minute + growth * (MEANS_S[1] + cold_start_s)
     levels = [_level(memory, level) for level in range(len(MEANS_S))]
     levels += [trend, _of_day(memory, now_s, cold_start_s), rules.max_replicas * USABLE * per_s]
-    most = np.maximum(ROOM * np.array(levels)[LEVEL], FOLLOWS * recent)
+    most = np.maximum(ROOM * np.array(levels)[LEVEL], np.array([0.0, recent, minute])[FOLLOWS])
     whole = np.ceil(most / (USABLE * per_s) - 1e-6)
     return np.asarray(np.clip(whole, max(1, rules.min_replicas), max(1, rules.max_replicas)))
 
 
-def choice(trial: Trial, settings: ScalingSettings, takes: float) -> int:
+def choice(trial: Trial, rules: ScalingRules, takes: float) -> int:
     """Return the cheapest rule that keeps the share of misses; without one, the one that misses least.
 
     Rules that cost more than may be spent are left out, except where all do.
 
     Args:
         trial: what the rules would have done.
-        settings: of the operator.
+        rules: of the tier.
         takes: requests that a replica takes within a cold start, for the burst that was not seen yet.
     """
     seen_s = max(trial.seen_s, 1e-9)
-    unseen = np.clip(BURST * trial.load - USABLE * trial.cost, 0.0, None) / seen_s
-    share = (trial.missed + BURST_CHANCE * takes * unseen) / max(trial.requests, 1e-9)
-    allowed = trial.cost <= settings.most_spend * max(trial.load, trial.seen_s)
+    # What all replicas could not take either is not missed for want of room.
+    burst = min(BURST * trial.load / seen_s, USABLE * rules.max_replicas)
+    unseen = np.clip(burst - USABLE * trial.cost / seen_s, 0.0, None)
+    missed = trial.missed + BURST_CHANCE * takes * unseen
+    share = missed[0] / max(trial.requests, 1e-9)
+    allowed = trial.cost <= rules.settings.most_spend * max(trial.load, trial.seen_s)
     if not allowed.any():
         return int(np.argmin(trial.cost))
-    good = allowed & (share <= settings.miss_share)
+    good = allowed & (share <= rules.settings.miss_share)
     if good.any():
-        return int(np.argmin(np.where(good, trial.cost, np.inf)))
+        near = good & (trial.cost <= NEAR * trial.cost[good].min())
+        return int(np.lexsort((trial.cost, missed[1], ~near))[0])
     # Of those that miss equally often, the cheapest.
     return int(np.argmin(np.where(allowed, share + 1e-6 * trial.cost / max(1e-9, trial.cost.max()), np.inf)))
 
@@ -476,7 +492,8 @@ def _tried(
     there = (trial.queued * slot_s + trial.prompts_s) / ready
     then = (queued * slot_s + prompts_s) / ready
     longest, shortest = np.maximum(there, then), np.minimum(there, then)
-    target_s = rules.settings.ttft_target_ms / 1000 - can.prompt_s
+    # Of prompts that take longer than the target themselves, those that wait as long again are late.
+    target_s = max(rules.settings.ttft_target_ms / 1000 - can.prompt_s, can.prompt_s)
     late = np.clip((longest - target_s) / np.maximum(longest - shortest, 1e-9), 0.0, 1.0)
     keep = exp(-elapsed_s / FORGET_S)
     return Trial(
@@ -484,7 +501,7 @@ def _tried(
         running=running,
         queued=queued,
         prompts_s=prompts_s,
-        missed=trial.missed * keep + arrived * (_CHANCES @ late),
+        missed=trial.missed * keep + arrived * late,
         cost=trial.cost * keep + requested * elapsed_s,
         requests=trial.requests * keep + arrived,
         load=trial.load * keep + arrived / can.per_s,
@@ -522,7 +539,7 @@ def _needed(
         need = max(int(wanted[rule]), ceil(signals.engine_running / rules.slots))
         # A backlog that lasts for a cold start would be gone if it had been followed.
         lasts = memory.waiting_since_s is not None and signals.now_s - memory.waiting_since_s >= cold_start_s
-        if FOLLOWS[rule] or lasts:
+        if FOLLOWS[rule] == _AT_ONCE or lasts:
             clearing = signals.waiting / CLEAR_BACKLOG_S
             need = max(need, ceil((_level(memory, 0) + clearing) / (USABLE * per_s) - 1e-6))
     needs = {Reason.LOAD: need}
@@ -544,17 +561,18 @@ def _with_speed(signals: Signals, memory: Memory, rules: ScalingRules, arrived: 
     )
     if not signals.running:
         return memory
-    return replace(memory, speed=_with_requests(memory.speed, signals, began, elapsed_s))
+    return replace(memory, speed=_with_requests(memory.speed, signals, rules.slots, began, elapsed_s))
 
 
-def _with_requests(speed: Speed, signals: Signals, began: float, elapsed_s: float) -> Speed:
+def _with_requests(speed: Speed, signals: Signals, slots: int, began: float, elapsed_s: float) -> Speed:
     """Add the requests that began to what is known of a replica's speed."""
     gain = 1 - exp(-elapsed_s / SPEED_S)
     taken = speed.taken_per_s + gain * (began / elapsed_s / signals.running - speed.taken_per_s)
     running = speed.running_each + gain * (signals.engine_running / signals.running - speed.running_each)
     prompts = speed.prompts_each + gain * (signals.prompts - speed.prompts_each)
-    speed = replace(speed, taken_per_s=taken, running_each=running, prompts_each=prompts)
-    if not signals.service_s or not taken or not running:
+    weight = speed.weight + gain * (1 - speed.weight)
+    speed = replace(speed, taken_per_s=taken, running_each=running, prompts_each=prompts, weight=weight)
+    if weight < WHOLE or not signals.service_s or not taken or not running:
         return speed
     keep, requests = exp(-elapsed_s / FORGET_S), taken * signals.running * elapsed_s
     # Little's law: without the time in which a request waits on its replica for other prompts.
@@ -562,6 +580,7 @@ def _with_requests(speed: Speed, signals: Signals, began: float, elapsed_s: floa
     return replace(
         speed,
         requests=speed.requests * keep + requests,
+        busy=speed.busy * keep + requests * max(running / slots, prompts),
         running=speed.running * keep + requests * running,
         running_squared=speed.running_squared * keep + requests * running**2,
         service_s=speed.service_s * keep + requests * service_s,
@@ -699,6 +718,7 @@ class DemandPolicy:
 PUBLISHED: Final = (
     "running",
     "taken_per_s",
+    "prompts",
     "queued",
     "engine_running",
     "engine_waiting",
@@ -725,6 +745,7 @@ def signals_of(context: AutoscalingContext) -> Signals:
         scaled_out_s=context.last_scale_up_time,
         queued=context.total_queued_requests or 0.0,
         taken_per_s=sum(newest.get("taken_per_s", ())),
+        prompts=_mean(newest.get("prompts", ())),
         engine_running=sum(newest.get("engine_running", ())),
         engine_waiting=sum(newest.get("engine_waiting", ())),
         service_s=_mean([value for value in newest.get("service_s", ()) if value]),
