@@ -54,7 +54,7 @@ NEAR: Final = 1.03
 """Of the rules that cost at most so many times as much as the cheapest, the one decides that misses least if traffic is
 larger."""
 BURST: Final = 4.0
-BURST_CHANCE: Final = 0.1
+BURST_CHANCE: Final = 0.2
 """A burst to so many times the mean load, for a cold start, is expected with this chance beside what was seen."""
 FORGET_S: Final = 3600.0
 """Time constant with which misses and costs of the rules are forgotten, s."""

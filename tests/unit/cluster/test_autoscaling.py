@@ -274,16 +274,16 @@ def test_rules_that_cost_more_than_may_be_spent_are_left_out_unless_all_do() -> 
 def test_room_for_a_burst_that_was_not_seen_is_bought_where_few_may_miss() -> None:
     # Two replicas of load; a rule that keeps nine has room for a burst to four times that, one that keeps two has not.
     rules = changed(trial(0.0, 7200.0), 4, 0.0, 9 * 3600.0)
-    assert choice(rules, with_settings(miss_share=0.001), 20.0) == 4
-    # A tenth of 20 x (8 - 1.8) requests is 1.2% of the thousand.
-    assert choice(rules, with_settings(miss_share=0.02), 20.0) != 4
+    assert choice(rules, with_settings(miss_share=0.02), 20.0) == 4
+    # A fifth of 20 x (8 - 1.8) requests is 2.5% of the thousand.
+    assert choice(rules, with_settings(miss_share=0.03), 20.0) != 4
 
 
 def test_no_room_is_bought_for_what_all_replicas_together_could_not_take() -> None:
-    """The burst would need eight, and the tier has three at most: two miss a tenth of 20 x (2.7 - 1.8), 0.18%."""
+    """The burst would need eight, and the tier has three at most: two miss a fifth of 20 x (2.7 - 1.8), 0.36%."""
     rules = changed(trial(0.0, 7200.0), 4, 0.0, 3 * 3600.0)
-    assert choice(rules, replace(with_settings(miss_share=0.002), max_replicas=3), 20.0) != 4
-    assert choice(rules, replace(with_settings(miss_share=0.001), max_replicas=3), 20.0) == 4
+    assert choice(rules, replace(with_settings(miss_share=0.004), max_replicas=3), 20.0) != 4
+    assert choice(rules, replace(with_settings(miss_share=0.003), max_replicas=3), 20.0) == 4
 
 
 @given(shares=st.tuples(st.floats(0, 1), st.floats(0, 1)), seed=st.integers(0, 10**6))
