@@ -13,6 +13,7 @@ from ray import serve
 from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.pool.cold_starts import ColdStarts
+from cluster.pool.decisions import Decisions, KeptDecision
 from cluster.pool.drain import DrainState
 from cluster.pool.gpus import placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
@@ -43,12 +44,14 @@ _SUMMARIZE_EVERY_S: Final = 60.0
 class GpuPool:
     """A Serve deployment with one replica.
 
-    Its state is a cache: after a restart the next reports and the next refresh fill it again. Past runs are forgotten.
+    Its state is a cache: after a restart the next reports and the next refresh fill it again. Past runs and decision
+    records are forgotten.
     """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._record = RunRecord()
+        self._decisions = Decisions()
         self._runs = NO_TIER_RUNS
         self._summarized_s = -inf
         self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())
@@ -100,6 +103,14 @@ class GpuPool:
             self._record.add(report, now_s)
         self._summarize_runs(now_s)
         self._broadcast_now.set()
+
+    async def keep_decisions(self, decisions: Sequence[KeptDecision]) -> None:
+        """Keep the decision records of an ingress replica for an hour."""
+        self._decisions.add(decisions, time.monotonic())
+
+    async def decision(self, decision_id: str) -> bytes | None:
+        """Return a decision record as it came; None: there is none of that id, or no longer."""
+        return self._decisions.get(decision_id, time.monotonic())
 
     async def order_drafts(self, tier: TierName, drafts: DraftsChoice) -> None:
         """Have all replicas of a tier use these drafts. Each gets the order with its next report, new ones too."""
