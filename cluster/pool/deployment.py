@@ -15,7 +15,7 @@ from ray.serve.schema import DeploymentStatusOverview
 from cluster.pool.cold_starts import ColdStarts
 from cluster.pool.decisions import Decisions, KeptDecision
 from cluster.pool.drain import DrainState
-from cluster.pool.gpus import placement, read_cluster_gpus
+from cluster.pool.gpus import LatelyInfeasible, placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
 from cluster.pool.serve_status import read_deployments
@@ -65,6 +65,7 @@ class GpuPool:
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
         self._gpus: ClusterGpus | None = None
+        self._infeasible = LatelyInfeasible()
         self._observation = observe(profile, {}, (), {})
         self._new_version = asyncio.Event()
         self._refresh_now = asyncio.Event()
@@ -155,7 +156,8 @@ class GpuPool:
         self._refresh_now.clear()
         deployments = await asyncio.to_thread(read_deployments, self._app_name)
         if self._needs_gpus:
-            self._gpus = await asyncio.to_thread(read_cluster_gpus)
+            gpus = await asyncio.to_thread(read_cluster_gpus)
+            self._gpus = self._infeasible.added_to(gpus, time.monotonic())
         self._refresh(deployments)
         self._broadcast_now.set()
         await asyncio.sleep(_REFRESH_LEAST_S)

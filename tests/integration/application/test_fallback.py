@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.agent_cases import PROMPTS
 from tests.support.api import Api
 
 REASON = "the stub is configured not to start"
@@ -32,7 +33,7 @@ def test_a_tier_without_a_working_entry_fails_at_once_with_the_reason_and_auto_t
     assert tier["failed"] is True
     assert REASON in tier["reason"]
 
-    auto = broken.infer(prompt="Describe how a bill becomes a law. stub:tokens=2")
+    auto = broken.infer(prompt=f"{PROMPTS['balanced']} stub:tokens=2")
     assert (auto.one("config")["tier"], auto.kinds[-1]) == ("performance", "done")
     [moved] = [step["result"] for step in auto.all("trace") if step["step"] == "availability"]
     assert (moved["wanted_tier"], moved["obstacle"]) == ("balanced", "failed")

@@ -13,6 +13,7 @@ from router.observation import Observation, TierState
 from router.plan import co2_g_per_wh, forecast, plan
 from router.registry import TIER_NAMES
 from router.request import InferenceRequest
+from tests.support.agent_cases import PROMPTS, SAFETY_CRITICAL
 from tests.unit.router.profiles import small_profile
 from tests.unit.router.strategies import goals, limits, observations
 
@@ -55,12 +56,12 @@ def test_exactly_one_tier_is_taken_and_every_other_says_why_not() -> None:
 @pytest.mark.parametrize(
     ("body", "tier", "reason"),
     [
-        ({"prompt": "Hi"}, "ultra", "stronger than needed: eco is good enough"),
-        ({"prompt": "Prove that the square root of 2 is irrational."}, "eco", "weaker than the ultra tier"),
+        ({"prompt": PROMPTS["eco"]}, "ultra", "stronger than needed: eco is good enough"),
+        ({"prompt": PROMPTS["ultra"]}, "eco", "weaker than the ultra tier"),
         ({"mode": "manual", "power": 60}, "eco", "the user's power setting picks another tier"),
-        ({"prompt": "Hi", "goal": "faster"}, "ultra", "not predicted to be clearly faster than performance"),
-        ({"prompt": "Hi", "max_tokens": 3800}, "performance", "max_model_len = 512"),
-        ({"prompt": "Hi", "constraints": {"max_total_ms": 1}}, "ultra", "ultra breaks max_total_ms"),
+        ({"prompt": PROMPTS["eco"], "goal": "faster"}, "ultra", "not predicted to be clearly faster than performance"),
+        ({"prompt": PROMPTS["eco"], "max_tokens": 3800}, "performance", "max_model_len = 512"),
+        ({"prompt": PROMPTS["eco"], "constraints": {"max_total_ms": 1}}, "ultra", "ultra breaks max_total_ms"),
     ],
 )
 def test_the_reason_is_what_kept_the_tier_from_being_taken(body: dict[str, Any], tier: Any, reason: str) -> None:
@@ -77,7 +78,7 @@ def test_a_tier_that_cannot_start_takes_for_ever_and_says_why() -> None:
 
 
 def test_stronger_tiers_are_good_enough_for_harder_prompts() -> None:
-    made = decided(prompt="Describe how a bill becomes a law.")
+    made = decided(prompt=PROMPTS["balanced"])
     assert made.deserved_tier == "balanced"
     assert [verdict.good_enough for verdict in made.tiers] == [False, True, True, True]
     assert [verdict.good_for for verdict in made.tiers] == [f"difficulty up to {most}" for most in (3, 5, 8, 10)]
@@ -85,7 +86,7 @@ def test_stronger_tiers_are_good_enough_for_harder_prompts() -> None:
 
 def test_no_text_of_the_prompt_is_in_it() -> None:
     assert "zanzibar" not in json.dumps(decided().model_dump())
-    assert "ibuprofen" not in json.dumps(decided(prompt="How much ibuprofen can I give my baby?").model_dump())
+    assert "ibuprofen" not in json.dumps(decided(prompt=SAFETY_CRITICAL).model_dump())
 
 
 @given(observations, limits, goals)

@@ -14,10 +14,10 @@ from router.observation import Observation, TierState
 from router.plan import Plan, plan
 from router.registry import TIER_NAMES, Profile, TierName
 from router.request import InferenceRequest
+from tests.support.agent_cases import PROMPTS, SAFETY_CRITICAL
 from tests.unit.router.profiles import profile_data
 
-EASY = "What is the capital of France?"
-SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
+EASY = PROMPTS["eco"]
 
 
 def with_contexts(eco: int, balanced: int, performance: int, ultra: int) -> Profile:
@@ -75,8 +75,12 @@ def test_a_long_prompt_goes_to_the_nearest_tier_that_holds_it_and_the_trace_says
     made = planned(GROWING, prompt="capital of France? " * 200)
     assert made.tier == "performance"
     moved = step(made, "availability")
-    assert (moved["wanted_tier"], moved["tier"], moved["obstacle"]) == ("balanced", "performance", "tight")
-    assert "max_model_len = 2048" in moved["reason"]
+    assert (moved["wanted_tier"], moved["tier"], moved["obstacle"]) == (
+        record(made).wanted_tier,
+        "performance",
+        "tight",
+    )
+    assert "together they may be at most max_model_len" in moved["reason"]
     assert "performance" in made.explain()
 
 
@@ -100,7 +104,7 @@ def test_the_users_own_max_tokens_count() -> None:
 def test_the_dials_max_tokens_give_way_to_the_prompt() -> None:
     made = planned(GROWING, speed=0, prompt=EASY)
     assert (made.tier, made.sampling.max_tokens) == ("eco", 512)
-    assert planned(GROWING, speed=0, prompt=f"{'word ' * 300}{EASY}").tier == "eco"
+    assert not serving(GROWING, speed=0, prompt="word " * 300).obstacles
 
 
 def test_japanese_is_not_four_characters_a_token() -> None:
@@ -159,7 +163,7 @@ def test_a_cluster_without_a_tiers_gpu_answers_on_the_nearest_that_can_start(
 
 
 @pytest.mark.parametrize("only", TIER_NAMES)
-@pytest.mark.parametrize("prompt", [EASY, SAFETY_CRITICAL, "Prove that the square root of 2 is irrational."])
+@pytest.mark.parametrize("prompt", [*PROMPTS.values(), SAFETY_CRITICAL])
 def test_a_cluster_of_one_gpu_type_answers_everything(only: TierName, prompt: str) -> None:
     failed = tuple(name for name in TIER_NAMES if name != only)
     assert planned(ALIKE, *failed, prompt=prompt).tier == only
@@ -175,7 +179,7 @@ def test_a_safety_critical_prompt_goes_upwards_first() -> None:
 
 
 def test_another_prompt_goes_to_the_nearest_of_two_the_stronger() -> None:
-    assert planned(ALIKE, "balanced", prompt="Describe how a bill becomes a law.").tier == "performance"
+    assert planned(ALIKE, "balanced", prompt=PROMPTS["balanced"]).tier == "performance"
 
 
 def test_if_every_tier_has_failed_the_wanted_one_says_why() -> None:

@@ -16,10 +16,11 @@ from router.observation import Observation, TierState
 from router.plan_command import main
 from router.registry import TIER_NAMES
 from serve_app.api.views import tiers_view
+from tests.support.agent_cases import PROMPTS
 from tests.support.app_config import app_config
 from tests.unit.router.profiles import profile_data
 
-HARD = "Prove that the square root of 2 is irrational."
+HARD = PROMPTS["ultra"]
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_the_table_has_a_row_for_each_tier_and_marks_the_one_taken(
 ) -> None:
     assert main([HARD, *profile]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("This looks like a math prompt")
+    assert out.startswith("This looks like a simple question prompt")
     rows = out.splitlines()[-4:]
     assert [row.removeprefix("->").split()[0] for row in rows] == list(TIER_NAMES)
     assert [row.startswith("->") for row in rows] == [False, False, False, True]
