@@ -16,7 +16,7 @@ from serve_app.api.v1.body import V1Api, parse_v1
 from serve_app.api.v1.openai import RESPONSES
 from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.engine.http_runs import RunWatch
-from serve_app.engine.recent import Recent
+from serve_app.engine.vllm.load import OutputLoad
 from serve_app.engine.vllm.step_record import SpecRecords
 from tests.support.agent_requests import CLAUDE_CODE, CODEX
 from tests.support.app_config import app_config
@@ -63,7 +63,7 @@ def test_a_run_is_told_from_the_outputs_of_its_own_requests() -> None:
     from serve_app.engine.vllm.engine import watch_outputs
 
     processor = OutputProcessor(None, log_stats=False)
-    watch_outputs(processor, SpecRecords(), Recent())
+    watch_outputs(processor, SpecRecords(), OutputLoad())
     watch, aborted = RunWatch(1), RunWatch(1)
 
     def add(name: str) -> None:
