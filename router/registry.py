@@ -20,6 +20,8 @@ stood there before."""
 DraftsChoice = Literal["own", "ngram", "auto"]
 """Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, le=100)]
+"""Percent."""
 DraftTokens = Annotated[int, Field(ge=0, le=32, strict=True)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
 Tau = Annotated[float, Field(ge=0, le=1, strict=True)] | Literal["auto"]
@@ -290,6 +292,30 @@ class Baseline(Frozen):
     source: str = Field(description="Where these figures come from.")
 
 
+class AutoSettings(Frozen):
+    """How auto mode spreads prompts over the tiers."""
+
+    shares: tuple[Share, Share, Share, Share] = Field(
+        default=(50.0, 30.0, 15.0, 5.0),
+        description="Share of the reference mix's prompts that each tier gets, weakest first, percent; the sum is 100. "
+        "The tiers' boundaries are these quantiles of its scores.",
+    )
+    gain_model: str | None = Field(
+        default=None,
+        description="Path of a gain model that `power-lever calibrate` wrote, the same on every node; null: the "
+        "shipped one.",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> AutoSettings:
+        if abs(sum(self.shares) - 100) > 1e-6:
+            raise ValueError(f"shares {list(self.shares)} must add up to 100, not {sum(self.shares):g}")
+        return self
+
+
+DEFAULT_AUTO: Final = AutoSettings()
+
+
 class Profile(Frozen):
     """A whole tier registry: the four tiers in order of power, the models they name, the savings baseline."""
 
@@ -297,6 +323,7 @@ class Profile(Frozen):
     tiers: dict[TierName, Tier] = Field(description="Exactly the four tiers, least powerful first.")
     models: dict[str, ModelSource] = Field(description="Every model that an entry names.")
     baseline: Baseline = Field(description="What savings are counted against.")
+    auto: AutoSettings = Field(default=DEFAULT_AUTO, description="How auto mode spreads prompts over the tiers.")
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:
