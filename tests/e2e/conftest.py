@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -56,9 +56,10 @@ def woken(starting: Server) -> Iterator[dict[int, Future[Answer]]]:
 
 @pytest.fixture(scope="session")
 def server(starting: Server, woken: dict[int, Future[Answer]]) -> Server:
-    """The shipped application with its eco tier warm."""
+    """The shipped application with all tiers warm: answers that stream beside cold starts would stall."""
+    wait(woken.values())  # `first` raises what went wrong
     with Api(f"http://{HOST}:{starting.port}") as api:
-        api.wait_for(lambda api: api.get("/readyz").status_code == 200)
+        api.wait_for(lambda api: "eco" in api.get("/readyz").json()["warm"])
     return starting
 
 
