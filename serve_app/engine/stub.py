@@ -11,7 +11,7 @@ application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in 
     stub:fail=N        the engine fails this request after N tokens, retryable
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
-    stub:until=PATH    the speed holds until that file exists; the rest comes at once
+    stub:until=PATH    the answer ends by itself when that file exists (finish_reason `stop`)
 
 Anywhere else they are plain text, so a prompt cannot end a process that others share.
 """
@@ -155,17 +155,22 @@ class StubEngine:
             await asyncio.sleep(todo.first)
             record = RequestRecord()
             until = min(at for at in (total, todo.fail, todo.die) if at is not None)
+            made, ended = 0, False
             async for steps in self._paced(request, text, until, todo):
                 for step in steps:
                     self._count(request.category, step.record)
                     record.add(step.record, len(step.tokens))
+                    made += len(step.tokens)
                 yield [token for step in steps for token in step.tokens]
-            if until == todo.fail:
-                raise EngineError("engine_failed", "a stub directive made it fail", status=500, retryable=True)
-            if until == todo.die:
-                os._exit(17)
-            ended = todo.tokens is not None and total == todo.tokens
-            yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, record.stats())
+                if ended := todo.until is not None and todo.until.exists():
+                    break
+            else:
+                if until == todo.fail:
+                    raise EngineError("engine_failed", "a stub directive made it fail", status=500, retryable=True)
+                if until == todo.die:
+                    os._exit(17)
+            ended = ended or (todo.tokens is not None and total == todo.tokens)
+            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats())
         finally:
             self._running.discard(request.request_id)
 
@@ -195,8 +200,6 @@ class StubEngine:
         for step in steps:
             pending.append(step)
             sent += len(step.tokens)
-            if todo.until and rate and todo.until.exists():
-                rate = 0.0
             if rate:
                 wait = start + sent / rate - loop.time()
                 if wait <= 0 and sent < total:

@@ -15,8 +15,8 @@ from tests.support.gpu_cluster import GpuCluster
 from tests.support.many_streams import Streams
 
 ALL: Final = 32
-TOKENS: Final = 3000
-"""Of a stream that the test ends: two and a half minutes, if it does not."""
+TOKENS: Final = 8000
+"""Most of a stream that the test ends: longer than it waits for anything."""
 LONGEST_S: Final = 240.0 + PATIENCE_S
 """Longer than any stream."""
 
@@ -27,7 +27,7 @@ def running(api: Api) -> int:
 
 
 def request(prompt: str, tokens: int) -> dict[str, Any]:
-    return {"prompt": f"{prompt} stub:tokens={tokens}", "max_tokens": tokens, "mode": "manual", "power": 40}
+    return {"prompt": prompt, "max_tokens": tokens, "mode": "manual", "power": 40}
 
 
 def on_three_replicas(api: Api, ends: Iterable[Path]) -> Streams:
@@ -47,9 +47,9 @@ def assert_new_ones_are_served(url: str) -> None:
 
 
 def assert_whole(streams: Streams) -> None:
-    for answer, body in zip(streams.answers(LONGEST_S), streams.bodies, strict=True):
+    for answer in streams.answers(LONGEST_S):
         assert answer.kinds[-1] == "done", answer.events[-1]
-        assert len(answer.all("token")) == body["max_tokens"]
+        assert len(answer.all("token")) == answer.one("metrics")["completion_tokens"] > 0
 
 
 def test_load_scales_out_and_a_scale_in_finishes_the_streams_of_the_replicas_that_it_takes(
