@@ -70,6 +70,9 @@ class TierState:
         return self.running > 0
 
 
+_COLD: Final = TierState()
+
+
 @dataclass(frozen=True, slots=True)
 class GpuSupply:
     """The cluster's GPUs of one accelerator type."""
@@ -109,4 +112,4 @@ class Observation:
 
     def tier(self, name: TierName) -> TierState:
         """Return the state of one tier."""
-        return self.tiers.get(name, TierState())
+        return self.tiers.get(name, _COLD)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
+from router.decision import decide
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
 from router.difficulty.categories import Category
 from router.difficulty.classify import Classification, classify_prompt, estimate_tokens
+from router.needs import NOTHING_MORE, Needs, Service, service
 from router.observation import Observation, TierState
 from router.prediction import Prediction, predict
 from router.registry import TIER_NAMES, ChainEntry, Profile, SpeculationMethod, TierName
@@ -26,10 +31,12 @@ from router.trace_steps import (
     checked_constraints,
     classified,
     goal_shift,
+    moved_tier,
     past_drafts,
     spec_method,
     tier_pool,
 )
+from sustainability.factors import load_factors
 
 ESCALATION_DIFFICULTY = 8
 """From this difficulty (1-10) on, a plan says when the prompt gets a lower tier than its difficulty deserves."""
@@ -54,6 +61,10 @@ class Plan:
     classification: Classification
     escalation: Escalation | None
     trace: tuple[TraceStep, ...]
+    decision: Mapping[str, Any]
+    """The fields of a `Decision` (JSON values; do not change it): what each tier would have taken."""
+    serving: Service
+    """Which tiers can serve the request."""
     drafts: WhoDrafts = NOBODY_DRAFTS
     no_drafts_reason: str | None = None
     """Why nothing is drafted; None: something is."""
@@ -89,7 +100,11 @@ class Plan:
 
 
 def plan(
-    request: InferenceRequest, observation: Observation, profile: Profile, clock: Clock = time.perf_counter
+    request: InferenceRequest,
+    observation: Observation,
+    profile: Profile,
+    clock: Clock = time.perf_counter,
+    needs: Needs = NOTHING_MORE,
 ) -> Plan:
     """Return the plan for a request. The same request, observation and profile give the same plan, except durations.
 
@@ -100,6 +115,16 @@ def plan(
     Manual power, limits or a goal may give a hard (8 or more) or safety-critical prompt a lower tier than its
     difficulty deserves. The plan then has an escalation: advice in the trace and in `explain()`. It is not applied,
     because dial, limits and goal are the user's, who may know better and pays.
+
+    Args:
+        request: from the client. A client that names a tier is one in manual mode, with that tier's power.
+        observation: the state of the tiers.
+        profile: the tiers.
+        clock: for the durations of the trace steps.
+        needs: what the route's body holds beside the request.
+
+    Raises:
+        NoTierError: in auto mode, if no tier can ever serve the request.
     """
     watch = Stopwatch(clock)
     classification = classify_chat(request.chat())
@@ -110,8 +135,12 @@ def plan(
     def predicted(name: TierName) -> Prediction:
         return forecast(request, name, classification.category, observation, profile)
 
-    selection = select(request, classification, profile, predicted)
+    serving = service(request, needs, observation, profile)
+    selection = select(request, classification, profile, predicted, serving.able)
     tier, notes = selection.tier, list[str]()
+    if moved := moved_tier(selection, serving.obstacles):
+        notes.append(moved.reason)
+        watch.lap("availability", moved.model_dump())
     if request.goal is not None:
         shift = goal_shift(request.goal, selection)
         notes.append(shift.reason)
@@ -122,7 +151,7 @@ def plan(
     pool = tier_pool(tier, profile.tiers[tier], observation)
     watch.lap("check_gpu_pool", pool.model_dump())
 
-    escalation = escalation_for(classification, request, selection)
+    escalation = escalation_for(classification, request, selection, serving.able)
     if escalation is not None:
         watch.lap("escalate", escalation.model_dump())
 
@@ -133,6 +162,8 @@ def plan(
         watch.lap("past_drafts", past_drafts(state.recent_by_category[classification.category]).model_dump())
     config = built_config(selection.power, speed, tier, entry, settings)
     watch.lap("build_config", config.model_dump())
+    decision = decide(request, classification, selection, serving, observation, profile, predicted, co2_g_per_wh())
+    watch.lap("decision", decision)
     return Plan(
         mode=request.mode,
         power=selection.power,
@@ -146,6 +177,8 @@ def plan(
         classification=classification,
         escalation=escalation,
         trace=tuple(watch.steps),
+        decision=decision,
+        serving=serving,
         drafts=settings.drafts,
         no_drafts_reason=settings.no_drafts_reason,
         goal=request.goal,
@@ -153,6 +186,12 @@ def plan(
         broken=selection.broken,
         notes=tuple(notes),
     )
+
+
+@cache
+def co2_g_per_wh() -> float:
+    """Return the CO2 factor that ships with the project, g/Wh; it has the value of kg/kWh."""
+    return load_factors().co2.value
 
 
 def forecast(
@@ -177,7 +216,10 @@ def classify_chat(chat: tuple[Message, ...]) -> Classification:
 
 
 def escalation_for(
-    classification: Classification, request: InferenceRequest, selection: Selection
+    classification: Classification,
+    request: InferenceRequest,
+    selection: Selection,
+    able: Sequence[TierName] = TIER_NAMES,
 ) -> Escalation | None:
     """Return advice if a hard or safety-critical prompt gets a lower tier than it deserves; otherwise None."""
     safety_critical = classification.category == "safety_critical"
@@ -188,6 +230,8 @@ def escalation_for(
     what = "a safety-critical prompt" if safety_critical else f"difficulty {classification.difficulty}"
     if request.mode == "manual":
         why = "in manual mode your power setting is kept"
+    elif not any(TIER_NAMES.index(name) >= TIER_NAMES.index(selection.deserved) for name in able):
+        why = "no tier as strong can serve it now"
     elif selection.tier == selection.wanted:
         why = f"you want it {request.goal}"
     else:

@@ -13,6 +13,10 @@ Two points shift by one tier at most, and by none if the difficulty is at the ot
 If no tier keeps them, the one with the smallest worst violation answers; of equals, again the nearest. Limits are the
 user's explicit word, so they win over difficulty and goal, also for a safety-critical prompt.
 
+**The tiers that can serve.** In auto mode only these are considered (`router/needs.py`). The nearest of them to the
+wanted one answers, of two as near the stronger. A safety-critical prompt takes the nearest upwards, and a weaker one
+only if no stronger can serve.
+
 In manual mode the tier is the user's. Limits are only checked, and the request is refused if it has a goal.
 
 So a harder prompt never gets a lower tier, all else equal; and if some tier keeps a limit, the plan for a tighter limit
@@ -21,7 +25,7 @@ does not break it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,8 +118,22 @@ class Selection:
         return self.chosen.broken if self.chosen else ()
 
 
-def select(request: InferenceRequest, classification: Classification, profile: Profile, predict: Predict) -> Selection:
-    """Select the tier for a request; `predict` is called only if limits or a goal need it."""
+def select(
+    request: InferenceRequest,
+    classification: Classification,
+    profile: Profile,
+    predict: Predict,
+    able: Sequence[TierName] = TIER_NAMES,
+) -> Selection:
+    """Select the tier for a request; `predict` is called only if limits or a goal need it.
+
+    Args:
+        request: from the client.
+        classification: of its prompt.
+        profile: the tiers.
+        predict: returns what the answer will take on a tier.
+        able: the tiers to choose among in auto mode, in order of power; at least one.
+    """
     deserved = tier_for_power(profile, power_for_difficulty(classification.difficulty))
     limits = given_limits(request.constraints)
     if request.mode == "manual":
@@ -127,11 +145,24 @@ def select(request: InferenceRequest, classification: Classification, profile: P
     counted = _counted_difficulty(classification, request.goal)
     power = power_for_difficulty(counted)
     wanted = tier_for_power(profile, power)
+    upwards = classification.category == "safety_critical"
     if not limits and request.goal != "faster":
-        return Selection(deserved, wanted, wanted, power, counted)
-    tier, candidates = _nearest(wanted, limits, request.goal, predict)
+        tier, candidates = nearest(wanted, able, upwards=upwards), tuple[Candidate, ...]()
+    else:
+        tier, candidates = _within_limits(wanted, limits, request.goal, predict, able, upwards=upwards)
     low, high = profile.tiers[tier].power
     return Selection(deserved, wanted, tier, min(max(power, low), high), counted, candidates)
+
+
+def nearest(wanted: TierName, among: Sequence[TierName], *, upwards: bool = False) -> TierName:
+    """Return the nearest of these tiers in power, of two the stronger one.
+
+    Args:
+        wanted: the tier that would be best.
+        among: at least one.
+        upwards: whether each that is at least as strong as the wanted one is nearer than each that is weaker.
+    """
+    return min(among, key=lambda name: _apart(name, wanted, upwards))
 
 
 def _counted_difficulty(classification: Classification, goal: Goal | None) -> int:
@@ -141,21 +172,27 @@ def _counted_difficulty(classification: Classification, goal: Goal | None) -> in
     return min(10, max(1, classification.difficulty + points))
 
 
-def _nearest(
-    wanted: TierName, limits: GivenLimits, goal: Goal | None, predict: Predict
+def _within_limits(
+    wanted: TierName,
+    limits: GivenLimits,
+    goal: Goal | None,
+    predict: Predict,
+    able: Sequence[TierName],
+    *,
+    upwards: bool,
 ) -> tuple[TierName, tuple[Candidate, ...]]:
     """Return the tier and all candidates that were considered."""
-    if goal != "faster":
+    if goal != "faster" and wanted in able:
         first = _judged(wanted, limits, predict)
         if not first.broken:
             return wanted, (first,)  # no other tier is nearer
-    candidates = tuple(_judged(name, limits, predict) for name in TIER_NAMES)
+    candidates = tuple(_judged(name, limits, predict) for name in able)
     keeping = [candidate for candidate in candidates if not candidate.broken]
     if goal == "faster" and (fastest := _fastest(wanted, keeping)):
         return fastest, candidates
     if keeping:
-        return min(keeping, key=lambda candidate: _apart(candidate.tier, wanted)).tier, candidates
-    least = min(candidates, key=lambda candidate: (candidate.broken[0].ratio, _apart(candidate.tier, wanted)))
+        return nearest(wanted, [candidate.tier for candidate in keeping], upwards=upwards), candidates
+    least = min(candidates, key=lambda candidate: (candidate.broken[0].ratio, _apart(candidate.tier, wanted, upwards)))
     return least.tier, candidates
 
 
@@ -164,10 +201,10 @@ def _judged(tier: TierName, limits: GivenLimits, predict: Predict) -> Candidate:
     return Candidate(tier, prediction, broken_limits(limits, prediction))
 
 
-def _apart(tier: TierName, wanted: TierName) -> tuple[int, int]:
-    """Return a sort key: the distance of a tier from the wanted one; on a tie the stronger first."""
+def _apart(tier: TierName, wanted: TierName, upwards: bool) -> tuple[bool, int, int]:
+    """Return a sort key: weaker tiers last if `upwards`; the distance from the wanted one; on a tie the stronger."""
     steps = TIER_NAMES.index(tier) - TIER_NAMES.index(wanted)
-    return abs(steps), -steps
+    return upwards and steps < 0, abs(steps), -steps
 
 
 def _fastest(wanted: TierName, keeping: list[Candidate]) -> TierName | None:

@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from router.dials import Sampling
 from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
+from router.needs import Obstacle, ObstacleKind
 from router.observation import Observation
-from router.prediction import Estimate
 from router.registry import TIER_NAMES, ChainEntry, DraftsChoice, Frozen, SpeculationMethod, Tau, Tier, TierName
 from router.request import Goal, InferenceRequest, Limit
 from router.runs.summary import RunSummary
-from router.selection import Candidate, GivenLimits, Selection, Violation, given_limits
+from router.selection import Candidate, GivenLimits, Selection, given_limits
 from router.spec_params import SpecParams, WhoDrafts
+from router.words import breaks, number
 
 Clock = Callable[[], float]
 """Returns seconds since any fixed moment."""
-TraceValue = str | int | float | bool | None | tuple[str, ...]
+TraceValue = Any
+"""A JSON value; tuples for lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,15 @@ class GoalShift(Frozen):
     deserved_tier: TierName = Field(description="Tier by difficulty alone.")
     counted_difficulty: int = Field(ge=1, le=10, description="The prompt's difficulty after the goal's shift.")
     tier: TierName = Field(description="Tier for the goal: for `faster` within the limits, otherwise before them.")
+    reason: str = Field(description="In words.")
+
+
+class MovedTier(Frozen):
+    """Another tier answers than the wanted one, which cannot serve the request."""
+
+    wanted_tier: TierName = Field(description="Tier by difficulty and goal.")
+    tier: TierName = Field(description="Tier that was chosen of those that can serve.")
+    obstacle: ObstacleKind = Field(description="What is wrong with the wanted tier.")
     reason: str = Field(description="In words.")
 
 
@@ -245,6 +256,17 @@ def goal_shift(goal: Goal, selection: Selection) -> GoalShift:
     )
 
 
+def moved_tier(selection: Selection, obstacles: Mapping[TierName, Obstacle]) -> MovedTier | None:
+    """Return the step of a wanted tier that cannot serve the request; None: it can, or it was chosen all the same."""
+    wanted, tier = selection.wanted, selection.tier
+    if wanted == tier or wanted not in obstacles:
+        return None
+    kind, why = obstacles[wanted]
+    return MovedTier(
+        wanted_tier=wanted, tier=tier, obstacle=kind, reason=f"tier {wanted} cannot serve this ({why}), so {tier} does"
+    )
+
+
 def checked_constraints(request: InferenceRequest, selection: Selection) -> CheckedConstraints | None:
     """Return the step of the limits; None: there are none."""
     limits, chosen = given_limits(request.constraints), selection.chosen
@@ -253,7 +275,7 @@ def checked_constraints(request: InferenceRequest, selection: Selection) -> Chec
     worst = chosen.broken[0] if chosen.broken else None
     prediction = chosen.prediction
     return CheckedConstraints(
-        limits=tuple(f"{limit} {_number(allowed)}" for limit, allowed in limits),
+        limits=tuple(f"{limit} {number(allowed)}" for limit, allowed in limits),
         wanted_tier=selection.wanted,
         tier=selection.tier,
         kept=worst is None,
@@ -262,7 +284,9 @@ def checked_constraints(request: InferenceRequest, selection: Selection) -> Chec
         predicted=_finite(worst.predicted.expected) if worst else None,
         predicted_upper=_finite(worst.predicted.upper) if worst else None,
         broken=tuple(violation.limit for violation in chosen.broken),
-        others=tuple(_breaks(other) for other in selection.candidates if other is not chosen and other.broken),
+        others=tuple(
+            breaks(other.tier, other.broken) for other in selection.candidates if other is not chosen and other.broken
+        ),
         ttft_ms=_finite(prediction.ttft_ms.expected),
         total_ms=_finite(prediction.total_ms.expected),
         cost_usd=prediction.cost_usd.expected,
@@ -288,31 +312,11 @@ def _limit_words(request: InferenceRequest, limits: GivenLimits, selection: Sele
     if not chosen.broken:
         keeps = f"the {selection.tier} tier is predicted to keep {all_limits}"
         wanted = next((c for c in selection.candidates if c.tier == selection.wanted), chosen)
-        return f"{keeps}; {_breaks(wanted)}" if wanted.broken else keeps
-    gives_way = _breaks(chosen)
+        return f"{keeps}; {breaks(wanted.tier, wanted.broken)}" if wanted.broken else keeps
+    gives_way = breaks(chosen.tier, chosen.broken)
     if request.mode == "manual":
         return f"{gives_way}; in manual mode your power setting is kept"
     return f"no tier is predicted to keep {all_limits}; the {selection.tier} tier comes nearest, but {gives_way}"
-
-
-def _breaks(candidate: Candidate) -> str:
-    """Return for example `balanced breaks max_ttft_ms (75000 expected, up to 99000, allowed 2000)`."""
-    return f"{candidate.tier} breaks {', '.join(_violation(violation) for violation in candidate.broken)}"
-
-
-def _violation(violation: Violation) -> str:
-    return f"{violation.limit} ({_estimate(violation.predicted)}, allowed {_number(violation.allowed)})"
-
-
-def _estimate(predicted: Estimate) -> str:
-    if not isfinite(predicted.expected):
-        return "it cannot start"
-    return f"{_number(predicted.expected)} expected, up to {_number(predicted.upper)}"
-
-
-def _number(value: float) -> str:
-    """Return three digits or more, without an exponent for large values."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _finite(value: float) -> float | None:

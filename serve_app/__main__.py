@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "weights": Command("cluster.weights.command", "seed, list and verify a profile's models, or make a draft"),
     "profile": Command("cluster.planner.command", "write a profile for the GPUs that you have"),
     "check": Command("serve_app.check_config", "check a `serve_config.yaml` or a profile before Ray starts anything"),
+    "plan": Command("router.plan_command", "say which tier a prompt would get, and what each tier would take"),
     "settings": Command("serve_app.settings_doc", "print every setting as Markdown, for docs/settings.md"),
     "mcp": Command("router.agent.mcp_server", "offer the router's tools to an MCP client, over stdio"),
 }

@@ -13,8 +13,9 @@ from ray import serve
 from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.pool.cold_starts import ColdStarts
+from cluster.pool.decisions import Decisions, KeptDecision
 from cluster.pool.drain import DrainState
-from cluster.pool.gpus import placement, read_cluster_gpus
+from cluster.pool.gpus import LatelyInfeasible, placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
 from cluster.pool.serve_status import read_deployments
@@ -43,12 +44,14 @@ _SUMMARIZE_EVERY_S: Final = 60.0
 class GpuPool:
     """A Serve deployment with one replica.
 
-    Its state is a cache: after a restart the next reports and the next refresh fill it again. Past runs are forgotten.
+    Its state is a cache: after a restart the next reports and the next refresh fill it again. Past runs and decision
+    records are forgotten.
     """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._record = RunRecord()
+        self._decisions = Decisions()
         self._runs = NO_TIER_RUNS
         self._summarized_s = -inf
         self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())
@@ -62,6 +65,7 @@ class GpuPool:
         self._app_name = serve.get_replica_context().app_name
         self._version = 0
         self._gpus: ClusterGpus | None = None
+        self._infeasible = LatelyInfeasible()
         self._observation = observe(profile, {}, (), {})
         self._new_version = asyncio.Event()
         self._refresh_now = asyncio.Event()
@@ -100,6 +104,14 @@ class GpuPool:
             self._record.add(report, now_s)
         self._summarize_runs(now_s)
         self._broadcast_now.set()
+
+    async def keep_decisions(self, decisions: Sequence[KeptDecision]) -> None:
+        """Keep the decision records of an ingress replica for an hour."""
+        self._decisions.add(decisions, time.monotonic())
+
+    async def decision(self, decision_id: str) -> bytes | None:
+        """Return a decision record as it came; None: there is none of that id, or no longer."""
+        return self._decisions.get(decision_id, time.monotonic())
 
     async def order_drafts(self, tier: TierName, drafts: DraftsChoice) -> None:
         """Have all replicas of a tier use these drafts. Each gets the order with its next report, new ones too."""
@@ -144,7 +156,8 @@ class GpuPool:
         self._refresh_now.clear()
         deployments = await asyncio.to_thread(read_deployments, self._app_name)
         if self._needs_gpus:
-            self._gpus = await asyncio.to_thread(read_cluster_gpus)
+            gpus = await asyncio.to_thread(read_cluster_gpus)
+            self._gpus = self._infeasible.added_to(gpus, time.monotonic())
         self._refresh(deployments)
         self._broadcast_now.set()
         await asyncio.sleep(_REFRESH_LEAST_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import ray
@@ -15,6 +16,8 @@ from router.registry import Tier
 _ACCELERATOR: Final = "accelerator_type:"
 """Prefix of the resource by which Ray marks a node's type of GPU."""
 _TIMEOUT_S: Final = 10.0
+_INFEASIBLE_FOR_S: Final = 600.0
+"""What the autoscaler could not add is not tried again for so long, s. A node that comes anyway counts at once."""
 
 
 def placement(tier: Tier, gpus: ClusterGpus | None) -> tuple[str, bool]:
@@ -44,6 +47,24 @@ def placement(tier: Tier, gpus: ClusterGpus | None) -> tuple[str, bool]:
     if fits and (tier.gpu in gpus.infeasible or not gpus.autoscaler):
         return f"all {supply.gpus:g} {tier.gpu} GPUs are in use, and no more can be added", False
     return f"waiting for a node with {needed}", False
+
+
+class LatelyInfeasible:
+    """Accelerator types that the autoscaler could not add lately.
+
+    It says so only while a replica waits for one. When the replica is given up it says nothing, and the tier would look
+    as if it could start: every few minutes a request would be sent there to fail.
+    """
+
+    def __init__(self) -> None:
+        self._said_s: dict[str, float] = {}
+        """By accelerator type: when it was last said."""
+
+    def added_to(self, gpus: ClusterGpus, now_s: float) -> ClusterGpus:
+        """Return the cluster's GPUs, with what was infeasible in the last `_INFEASIBLE_FOR_S` seconds too."""
+        self._said_s |= dict.fromkeys(gpus.infeasible, now_s)
+        self._said_s = {name: said_s for name, said_s in self._said_s.items() if now_s - said_s <= _INFEASIBLE_FOR_S}
+        return replace(gpus, infeasible=frozenset(self._said_s))
 
 
 def read_cluster_gpus() -> ClusterGpus:

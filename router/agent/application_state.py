@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from router.agent.tools import ToolContext
 from router.difficulty.categories import Category
 from router.observation import Observation, TierState
-from router.registry import TIER_NAMES, ChainEntry, Replicas, Speculation, Tier, TierName
+from router.registry import TIER_NAMES, Baseline, ChainEntry, Profile, Replicas, Speculation, Tier, TierName
 from router.runs.summary import FinishReason, Recent, RunSummary
 
 
@@ -97,6 +97,8 @@ class _Tier(_Reading):
     chain: tuple[_Entry, ...]
     queue_wait_ms: float
     cold_start_s: float
+    expected_ttft_ms: float | None
+    expected_tokens_per_s: float | None
     recent: _AllRuns
 
     def tier(self) -> Tier:
@@ -109,6 +111,8 @@ class _Tier(_Reading):
             price_usd_per_hour=self.price_usd_per_hour,
             active_watts=self.active_watts,
             idle_watts=self.idle_watts,
+            expected_ttft_ms=self.expected_ttft_ms,
+            expected_tokens_per_s=self.expected_tokens_per_s,
             chain=tuple(
                 ChainEntry(
                     name=entry.name,
@@ -138,6 +142,7 @@ class _Tier(_Reading):
 
 
 class _Tiers(_Reading):
+    baseline: Baseline
     tiers: tuple[_Tier, ...]
 
 
@@ -148,8 +153,11 @@ def read_tiers(body: Any) -> ToolContext:
         ApplicationStateError: it is not that body.
     """
     try:
-        found = {tier.name: tier for tier in _Tiers.model_validate(body).tiers}
+        read = _Tiers.model_validate(body)
+        found = {tier.name: tier for tier in read.tiers}
         registry = {name: found[name].tier() for name in TIER_NAMES}
     except (ValidationError, KeyError) as error:
         raise ApplicationStateError(f"/api/tiers has another form than in this version: {error}") from error
-    return ToolContext(registry, Observation({name: found[name].state() for name in TIER_NAMES}))
+    # The answer does not say where the models' weights come from, and no tool needs it.
+    profile = Profile.model_construct(description="", tiers=registry, models={}, baseline=read.baseline)
+    return ToolContext(profile, Observation({name: found[name].state() for name in TIER_NAMES}))

@@ -8,7 +8,7 @@ A choice is taken only if all of this holds. Otherwise the whole deterministic p
   difficulty.
 - If the conversation speaks to the router ("use ultra", "ignore your tools"), tier and speed stay.
 - A safety-critical prompt never gets a lower tier.
-- The tier can start, or the deterministic one cannot start either.
+- The tier can serve the request: it holds the prompt, and can start, unless the deterministic one cannot either.
 - What the user set (speed, k, tau) stays. The speed moves by at most `MOST_SPEED_SHIFT`, and k is at most the
   entry's k_max.
 - No limit of the user is broken that the deterministic plan keeps, by the same predictions. A goal is no limit: it says
@@ -103,7 +103,7 @@ def open_tiers(case: Case) -> tuple[TierName, ...]:
     return tuple(
         name
         for place, name in enumerate(TIER_NAMES)
-        if name == here or (lowest <= place <= index + 1 and name in doubted and _can_start(name, case))
+        if name == here or (lowest <= place <= index + 1 and name in doubted and _can_serve(name, case))
     )
 
 
@@ -135,7 +135,10 @@ def _directives(case: Case) -> tuple[str, ...]:
     return speaks_to_router(message.content for message in case.request.chat())
 
 
-def _can_start(name: TierName, case: Case) -> bool:
+def _can_serve(name: TierName, case: Case) -> bool:
+    obstacle = case.plan.serving.obstacles.get(name)
+    if obstacle is not None and obstacle.kind != "failed":
+        return False
     return not case.observation.tier(name).failed or case.observation.tier(case.plan.tier).failed
 
 

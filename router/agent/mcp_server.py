@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import yaml
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp_types import (
@@ -30,13 +29,10 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
-from pydantic import ValidationError
 
 from router.agent.application_state import ApplicationStateError, read_tiers
+from router.agent.sources import profile_context
 from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
-from router.errors import ConfigError
-from router.observation import Observation
-from router.registry import Profile
 from router.trace_steps import TraceStep, TraceValue
 
 SERVER_NAME = "power-lever-router"
@@ -120,15 +116,7 @@ def profile_reader(path: Path) -> ReadContext:
     Raises:
         ConfigError: it cannot be read, or is no profile.
     """
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    try:
-        profile = Profile.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError.of(error, Profile, str(path)) from error
-    context = ToolContext(profile.tiers, Observation())
+    context = profile_context(path)
 
     async def read_context() -> ToolContext:
         return context

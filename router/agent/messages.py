@@ -109,7 +109,7 @@ class MessagesAgent:
             return await self._choose(case, meter, steps)
 
     async def _choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
-        context = ToolContext(case.profile.tiers, case.observation, case.request)
+        context = ToolContext(case.profile, case.observation, case.request)
         messages = [self._request(case)]
         called: set[str] = set()
         for turn in range(1, MAX_TURNS + 1):

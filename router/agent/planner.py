@@ -11,8 +11,9 @@ from router.agent.bounds import Case, broken, predicted, refusal, time_left_s
 from router.agent.metering import Meter
 from router.agent.result import AgentChoice, AgentFallback, AgentResult, time_limit
 from router.agent.settings import ActiveMode, AgentSettings
+from router.decision import decide
 from router.dials import power_for_difficulty, tier_for_power
-from router.plan import Plan, engine_settings, escalation_for
+from router.plan import Plan, co2_g_per_wh, engine_settings, escalation_for
 from router.registry import TierName
 from router.request import InferenceRequest
 from router.selection import Candidate, Selection
@@ -80,7 +81,7 @@ def replanned(
 ) -> Plan:
     """Return the plan with a choice that is within bounds. Power moves to the nearest value that picks the tier.
 
-    The agent's `steps` and the steps of the new plan replace the last step of the deterministic trace.
+    The agent's `steps` and the steps of the new plan replace the last two steps of the deterministic trace.
     """
     watch = Stopwatch(clock)
     before, request = case.plan, case.request
@@ -102,6 +103,18 @@ def replanned(
     settings = engine_settings(request, category, speed, entry, state, _requested(choice, request))
     config = built_config(selection.power, speed, choice.tier, entry, settings)
     watch.lap("build_config", config.model_dump())
+    decision = decide(
+        request,
+        before.classification,
+        selection,
+        before.serving,
+        case.observation,
+        case.profile,
+        lambda name: predicted(case, name, speed),
+        co2_g_per_wh(),
+        by="agent",
+    )
+    watch.lap("decision", decision)
     chosen = selection.chosen
     return dataclasses.replace(
         before,
@@ -113,8 +126,9 @@ def replanned(
         spec=settings.spec,
         warm=pool.warm,
         cold_start_s=pool.cold_start_s,
-        escalation=escalation_for(before.classification, request, selection),
-        trace=(*before.trace[:-1], *steps, *watch.steps),
+        escalation=escalation_for(before.classification, request, selection, before.serving.able),
+        trace=(*before.trace[:-2], *steps, *watch.steps),
+        decision=decision,
         drafts=settings.drafts,
         no_drafts_reason=settings.no_drafts_reason,
         prediction=chosen.prediction if chosen else None,
@@ -146,6 +160,6 @@ def _requested(choice: AgentChoice, request: InferenceRequest) -> SpecParams:
 
 
 def _with_steps(plan: Plan, steps: Sequence[TraceStep], result: AgentResult) -> Plan:
-    """Return the deterministic plan with the agent's steps in its trace, before the last, which has the decision."""
-    *earlier, last = plan.trace
-    return dataclasses.replace(plan, trace=(*earlier, *steps, result.trace_step(plan.tier), last))
+    """Return the deterministic plan with the agent's steps in its trace, before the last two: settings and decision."""
+    *earlier, config, decision = plan.trace
+    return dataclasses.replace(plan, trace=(*earlier, *steps, result.trace_step(plan.tier), config, decision))

@@ -108,7 +108,8 @@ def request_text(case: Case, prompt_chars: int) -> str:
     }
     if prompt_chars:
         request_data["prompt"] = _shortened(texts[-1], prompt_chars)
-    made = {step.step: dict(step.result) for step in plan.trace}
+    # The decision record is long, and a tool of that name gives it.
+    made = {step.step: dict(step.result) for step in plan.trace if step.step != "decision"}
     data = {"request": request_data, "plan": made, "open_tiers": open_tiers(case)}
     return f"<request>\n{_as_data(data)}\n</request>"
 

@@ -106,7 +106,7 @@ class SdkAgent:
                 raise AgentFallback("bad_response", f"{type(error).__name__}: {error}"[:200]) from error
 
     def _options(self, case: Case, steps: list[TraceStep], folder: str) -> ClaudeAgentOptions:
-        context = ToolContext(case.profile.tiers, case.observation, case.request)
+        context = ToolContext(case.profile, case.observation, case.request)
 
         async def read_context() -> ToolContext:
             return context

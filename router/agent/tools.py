@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
+from router.decision import Decision
 from router.dials import DEFAULT_SPEED
 from router.difficulty.categories import Category
 from router.difficulty.classify import classify_prompt
 from router.errors import describe_problems
+from router.needs import NoTierError
 from router.observation import Observation
-from router.plan import classify_chat, engine_settings
-from router.registry import DraftTokens, Frozen, Power, Tier, TierName
+from router.plan import classify_chat, engine_settings, plan
+from router.registry import DraftTokens, Frozen, Power, Profile, TierName
 from router.request import InferenceRequest
 from router.runs.summary import NO_RUNS, Recent, RunSummary
 from router.spec_params import SpecParams
@@ -43,7 +45,7 @@ class ToolError(Exception):
 class ToolContext:
     """What the tools work on."""
 
-    tiers: Mapping[TierName, Tier]
+    profile: Profile
     observation: Observation
     request: InferenceRequest | None = None
     """The current request; None outside of one (a call by an MCP client)."""
@@ -77,6 +79,17 @@ class BuildConfigInput(Frozen):
     )
     tau: float | None = Field(
         default=None, ge=0, le=1, description="Acceptance rate (0-1) below which drafting stops; null: as for `k`."
+    )
+
+
+class DecisionInput(Frozen):
+    """Arguments of `decision`."""
+
+    prompt: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_PROMPT_CHARS,
+        description="Prompt of an imagined request; null: the current request.",
     )
 
 
@@ -118,11 +131,11 @@ def _classify_prompt(arguments: ClassifyPromptInput, context: ToolContext) -> Cl
 
 
 def _check_gpu_pool(arguments: CheckGpuPoolInput, context: ToolContext) -> TierPool:
-    return tier_pool(arguments.tier, context.tiers[arguments.tier], context.observation)
+    return tier_pool(arguments.tier, context.profile.tiers[arguments.tier], context.observation)
 
 
 def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltConfig:
-    tier, state = context.tiers[arguments.tier], context.observation.tier(arguments.tier)
+    tier, state = context.profile.tiers[arguments.tier], context.observation.tier(arguments.tier)
     entry = tier.entry(state.active_entry)
     request = context.request or InferenceRequest(prompt="?")
     speed = next(value for value in (arguments.speed, request.speed, DEFAULT_SPEED) if value is not None)
@@ -134,6 +147,16 @@ def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltCon
     requested = SpecParams.model_validate(spec_fields)
     settings = engine_settings(request, category, speed, entry, state, requested)
     return built_config(tier.power[0], speed, arguments.tier, entry, settings)
+
+
+def _decision(arguments: DecisionInput, context: ToolContext) -> Decision:
+    request = context.request if arguments.prompt is None else InferenceRequest(prompt=arguments.prompt)
+    if request is None:
+        raise ToolError("prompt: there is no current request, so the text must be given")
+    try:
+        return Decision.model_validate(plan(request, context.observation, context.profile).decision)
+    except NoTierError as error:
+        raise ToolError(error.message) from error
 
 
 def _recent_runs(arguments: RecentRunsInput, context: ToolContext) -> RecentRuns:
@@ -186,6 +209,14 @@ BUILD_CONFIG: Final = Tool(
     BuiltConfig,
     _build_config,
 )
+DECISION: Final = Tool(
+    "decision",
+    "The router's own choice of a tier, and for each tier the predicted time to first token, total time, cost, energy "
+    "and CO2, what it is good enough for, and why it was not taken.",
+    DecisionInput,
+    Decision,
+    _decision,
+)
 RECENT_RUNS: Final = Tool(
     "recent_runs",
     "Recent requests on a tier, for one category of prompts or all: time to first token, tokens per second, "
@@ -195,7 +226,7 @@ RECENT_RUNS: Final = Tool(
     _recent_runs,
 )
 TOOLS: Final[Mapping[str, Tool[Any, Any]]] = {
-    tool.name: tool for tool in (CLASSIFY_PROMPT, CHECK_GPU_POOL, BUILD_CONFIG, RECENT_RUNS)
+    tool.name: tool for tool in (CLASSIFY_PROMPT, CHECK_GPU_POOL, BUILD_CONFIG, RECENT_RUNS, DECISION)
 }
 
 

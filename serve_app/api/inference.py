@@ -75,6 +75,7 @@ class InferenceStream:
         arrived_s: monotonic clock at arrival, s.
         report: takes the report of a finished run. Requests with `mock` say nothing about a tier and are not reported.
         agent: its result, or its explanation that is still to come, which is closed with `events`; None: no agent.
+        decision_id: under which the decision record can be read.
     """
 
     request_id: str
@@ -87,6 +88,7 @@ class InferenceStream:
     arrived_s: float
     report: Callable[[RunReport], None] | None = None
     agent: AgentResult | Explanation | None = None
+    decision_id: str | None = None
     _admitted_s: float | None = field(default=None, init=False)
     _first_token_s: float | None = field(default=None, init=False)
     _last_token_s: float = field(default=0.0, init=False)
@@ -146,7 +148,7 @@ class InferenceStream:
 
     def _opening(self) -> bytes:
         stub = self.request.mock or self.config.inference_mode == "mock"
-        pieces = [event("config", config_data(self.request_id, self.plan, self.config, stub))]
+        pieces = [event("config", config_data(self.request_id, self.plan, self.config, stub, self.decision_id))]
         pieces += [trace_event(step) for step in self.plan.trace]
         if self.request.reasoning and self._explanation is None:
             text = self._agent_result.text if self._agent_result else None

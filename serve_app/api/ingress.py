@@ -23,15 +23,17 @@ from cluster.supervision import troubles
 from router.agent.bounds import Case
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
+from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal
 from router.plan import Plan, plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
+from router.runs.summary import RunReport
 from serve_app.admission.drain import Drain
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.agent import make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
-from serve_app.api.errors import RETRY_LATER, ApiError
+from serve_app.api.errors import RETRY_LATER, ApiError, bad_request
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
 from serve_app.api.openai.body import parse_openai
@@ -45,7 +47,8 @@ from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import installed_version
-from serve_app.pool.run_reports import RunReporter
+from serve_app.pool.decisions import DecisionLog
+from serve_app.pool.outbox import Outbox
 from serve_app.pool.view import PoolView
 from serve_app.transport.channel import TokenChannel
 from serve_app.transport.client import GenerationStream, TierClient
@@ -67,7 +70,8 @@ class Ingress:
         load_classifier()  # now, so that the first request does not wait for its files
         self._config = config
         self._pool = PoolView(pool)
-        self._runs = RunReporter(pool)
+        self._runs = Outbox[RunReport]("ingress: reports of runs", lambda runs: pool.report_runs.remote(runs))
+        self._decisions = DecisionLog(pool)
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
         self._factors = load_factors()
@@ -75,7 +79,7 @@ class Ingress:
         self._advisor = make_advisor(config, os.environ)
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
         drain = Drain(pool, serve.get_replica_context().replica_id.unique_id, self._open)
-        self._background = (self._pool.work, self._runs.work, self._channel.work, drain.work)
+        self._background = (self._pool.work, self._runs.work, self._decisions.work, self._channel.work, drain.work)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor. The application lives as long as the replica."""
@@ -87,6 +91,7 @@ class Ingress:
                 route("/v1/models", self.models, "GET"),
                 route("/v1/models/{model:path}", self.model, "GET"),
                 route("/api/tiers", self.tiers, "GET"),
+                route("/api/decisions/{decision}", self.decision, "GET"),
                 route("/api/tiers/{tier}/drafts", self.drafts, "POST"),
                 route("/healthz", self.healthz, "GET"),
                 route("/readyz", self.readyz, "GET"),
@@ -120,6 +125,29 @@ class Ingress:
         arrived_s = time.monotonic()
         body = parse_inference(await read_json(request, self._config.limits), self._config)
         made, agent = await self._plan(body)
+        while True:
+            try:
+                return await self._answer(request_id, body, made, agent, arrived_s)
+            except ApiError as error:
+                if body.mode == "manual" or error.code != "prompt_too_long":
+                    raise
+                # The router's estimate was too low: the engine's count decides. Each further tier has more room.
+                roomier = Needs(refusal=Refusal(made.entry.max_model_len, error.message))
+                made, agent = self._planned(body, roomier), None
+
+    async def _answer(
+        self,
+        request_id: str,
+        body: InferenceRequest,
+        made: Plan,
+        agent: AgentResult | Explanation | None,
+        arrived_s: float,
+    ) -> Response:
+        """Call the plan's tier and return its response.
+
+        Raises:
+            ApiError: the engine or the tier's queue refused the request.
+        """
         call = generation_request(request_id, body, made)
         tier = made.tier
         return await InferenceStream(
@@ -133,12 +161,28 @@ class Ingress:
             arrived_s,
             self._runs.add,
             agent,
+            self._decisions.add(made.decision),
         ).respond()
 
+    def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
+        """Plan a request.
+
+        Raises:
+            ApiError: 400, no tier can ever serve it.
+        """
+        try:
+            return plan(request, self._pool.observation, self._config, needs=needs)
+        except NoTierError as error:
+            raise bad_request(error.message, code=error.code) from error
+
     async def _plan(self, request: InferenceRequest) -> tuple[Plan, AgentResult | Explanation | None]:
-        """Plan a request, with the agent if there is one."""
+        """Plan a request, with the agent if there is one.
+
+        Raises:
+            ApiError: 400, no tier can ever serve it.
+        """
         observation = self._pool.observation
-        made = plan(request, observation, self._config)
+        made = self._planned(request)
         if self._advisor is None or request.mock:
             return made, None
         return await self._advisor.advise(Case(request, made, self._config, observation))
@@ -173,6 +217,10 @@ class Ingress:
     async def tiers(self, request: Request, request_id: str) -> Response:
         """`GET /api/tiers`: the registry, and the state of each tier."""
         return JSONResponse(tiers_view(self._config, self._pool.observation))
+
+    async def decision(self, request: Request, request_id: str) -> Response:
+        """`GET /api/decisions/{id}`: the tier of a request of the last hour, and what each other would have taken."""
+        return JSONResponse(await self._decisions.get(request.path_params["decision"]))
 
     async def drafts(self, request: Request, request_id: str) -> Response:
         """`POST /api/tiers/{tier}/drafts`: set who drafts in a tier for requests that do not choose."""

@@ -53,11 +53,14 @@ def reasoning_event(plan: Plan, text: str | None, source: Literal["claude", "age
     return event("reasoning", {"text": text, "source": source})
 
 
-def config_data(request_id: str, plan: Plan, profile: Profile, stub: bool) -> dict[str, Any]:
+def config_data(
+    request_id: str, plan: Plan, profile: Profile, stub: bool, decision_id: str | None = None
+) -> dict[str, Any]:
     """Return the data of the `config` event: what was decided before anything runs."""
     speculation = plan.entry.speculation
     return {
         "request_id": request_id,
+        "decision_id": decision_id,
         "mode": plan.mode,
         "power": plan.power,
         "speed": plan.speed,

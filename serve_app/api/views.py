@@ -16,6 +16,7 @@ def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
         "profile": config.profile,
         "profile_reason": config.profile_reason,
         "inference_mode": config.inference_mode,
+        "baseline": config.baseline.model_dump(),
         "gpus": _gpus(observation.gpus),
         "tiers": [_tier(name, tier, observation.tier(name)) for name, tier in config.tiers.items()],
     }
@@ -93,6 +94,8 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "requests": {"running": state.engine_running, "waiting": state.engine_waiting},
         "queue_wait_ms": state.queue_wait_ms,
         "cold_start_s": state.cold_start_s,
+        "expected_ttft_ms": tier.expected_ttft_ms,
+        "expected_tokens_per_s": tier.expected_tokens_per_s,
         "recent": _recent_runs(state),
     }
 

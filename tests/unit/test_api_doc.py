@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,10 +89,11 @@ def tiers() -> dict[str, Any]:
     ("heading", "data"),
     [
         ("#### `config`", config_data("r1", PLAN, CONFIG, stub=False)),
+        ("## The decision", json.loads(json.dumps(PLAN.decision))),
         ("#### `metrics`", metrics()),
         ("## GET /api/tiers", tiers()),
     ],
-    ids=["config", "metrics", "tiers"],
+    ids=["config", "decision", "metrics", "tiers"],
 )
 def test_every_field_is_documented_and_no_other(heading: str, data: dict[str, Any]) -> None:
     real = {re.sub(r"^(tiers\[\]\.recent\.categories\.NAME)\..*", r"\1", place) for place in fields(data)}

@@ -117,6 +117,7 @@ def test_claude_plans_with_the_live_state(planning: Api, claude: MessagesApi) ->
         "recent_runs",
         "agent",
         "build_config",
+        "decision",
     ]
     assert answer.all("trace")[2]["result"]["warm"] is True
     assert agent_step(answer)["calls"] == 2

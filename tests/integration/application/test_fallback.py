@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.agent_cases import PROMPTS
 from tests.support.api import Api
 
 REASON = "the stub is configured not to start"
@@ -19,7 +20,9 @@ def test_a_tier_serves_its_next_entry_and_shows_why(broken: Api) -> None:
     assert answer.one("config")["spec_decoding"]["enabled"] is False
 
 
-def test_a_tier_without_a_working_entry_fails_at_once_with_the_reason(broken: Api) -> None:
+def test_a_tier_without_a_working_entry_fails_at_once_with_the_reason_and_auto_takes_the_nearest_other(
+    broken: Api,
+) -> None:
     answer = broken.infer(prompt="x", mode="manual", power=40)
 
     assert answer.kinds[-1] == "error"
@@ -29,6 +32,12 @@ def test_a_tier_without_a_working_entry_fails_at_once_with_the_reason(broken: Ap
     tier = broken.tier("balanced")
     assert tier["failed"] is True
     assert REASON in tier["reason"]
+
+    auto = broken.infer(prompt=f"{PROMPTS['balanced']} stub:tokens=2")
+    assert (auto.one("config")["tier"], auto.kinds[-1]) == ("performance", "done")
+    [moved] = [step["result"] for step in auto.all("trace") if step["step"] == "availability"]
+    assert (moved["wanted_tier"], moved["obstacle"]) == ("balanced", "failed")
+    assert REASON in moved["reason"]
 
     response = broken.post(
         "/v1/chat/completions", {"model": "balanced", "messages": [{"role": "user", "content": "x"}]}

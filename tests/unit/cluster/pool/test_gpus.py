@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
-from cluster.pool.gpus import cluster_gpus, placement
+from cluster.pool.gpus import LatelyInfeasible, cluster_gpus, placement
 from router.observation import ClusterGpus, GpuSupply
 from router.registry import Tier
 from tests.unit.router.profiles import small_profile
@@ -117,3 +117,20 @@ def test_a_replica_may_take_a_share_of_a_card() -> None:
 
 def test_a_cpu_tier_never_waits_for_a_gpu() -> None:
     assert placement(tier(gpu=None, gpus=0), ClusterGpus()) == (WAITS, False)
+
+
+def test_what_the_autoscaler_could_not_add_stays_infeasible_for_ten_minutes_after_it_last_said_so() -> None:
+    lately = LatelyInfeasible()
+    said = ClusterGpus(autoscaler=True, infeasible=frozenset({"H100"}))
+    silent = ClusterGpus(autoscaler=True, infeasible=frozenset())
+    assert lately.added_to(silent, 0) == silent
+    assert lately.added_to(said, 10) == said
+    assert lately.added_to(silent, 610) == said
+    assert lately.added_to(silent, 611) == silent
+
+
+def test_a_node_that_comes_all_the_same_counts_at_once() -> None:
+    lately = LatelyInfeasible()
+    lately.added_to(ClusterGpus(autoscaler=True, infeasible=frozenset({"L4"})), 0)
+    came = ClusterGpus({"L4": GpuSupply(1, 1.0, 1.0, 1.0)}, autoscaler=True)
+    assert placement(small_profile().tiers["eco"], lately.added_to(came, 5))[1] is False

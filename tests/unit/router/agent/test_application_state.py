@@ -37,7 +37,7 @@ def test_registry_and_state_are_the_same_after_the_way_through_the_api() -> None
     read = read_tiers(tiers_view(CONFIG, OBSERVATION))
     assert read.observation == OBSERVATION
     for name, tier in CONFIG.tiers.items():
-        known = read.tiers[name]
+        known = read.profile.tiers[name]
         assert (known.power, known.gpu, known.gpus, known.replicas) == (tier.power, tier.gpu, tier.gpus, tier.replicas)
         assert [(step.name, step.target, step.max_model_len, step.speculation) for step in known.chain] == [
             (step.name, step.target, step.max_model_len, step.speculation) for step in tier.chain
@@ -46,7 +46,7 @@ def test_registry_and_state_are_the_same_after_the_way_through_the_api() -> None
 
 def test_a_tier_on_cpu_is_read_as_a_tier_on_cpu() -> None:
     config = app_config(tiers={"eco": {"gpu": None, "gpus": 0}})
-    assert read_tiers(tiers_view(config, Observation())).tiers["eco"].gpu is None
+    assert read_tiers(tiers_view(config, Observation())).profile.tiers["eco"].gpu is None
 
 
 def test_fields_of_a_newer_application_are_ignored() -> None:

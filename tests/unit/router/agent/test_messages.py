@@ -123,6 +123,7 @@ async def test_a_plan_without_tools_needs_one_call(api: MessagesApi) -> None:
         "check_gpu_pool",
         "build_config",
         "recent_runs",
+        "decision",
         "submit_plan",
     }
 

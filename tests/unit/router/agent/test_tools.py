@@ -34,12 +34,12 @@ OBSERVATION = Observation(
         "ultra": TierState(pending=1, cold_start_s=40, reason="waits for a GPU", recent_by_category={"code": RUNS}),
     }
 )
-OUTSIDE = ToolContext(PROFILE.tiers, OBSERVATION)
+OUTSIDE = ToolContext(PROFILE, OBSERVATION)
 
 
 def inside(**body: Any) -> ToolContext:
     request = InferenceRequest.model_validate({"prompt": "What is the capital of France?"} | body)
-    return ToolContext(PROFILE.tiers, OBSERVATION, request)
+    return ToolContext(PROFILE, OBSERVATION, request)
 
 
 def call(name: str, context: ToolContext = OUTSIDE, **arguments: Any) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def call(name: str, context: ToolContext = OUTSIDE, **arguments: Any) -> dict[st
     return answer
 
 
-def test_there_are_four_tools() -> None:
-    assert list(TOOLS) == ["classify_prompt", "check_gpu_pool", "build_config", "recent_runs"]
+def test_there_are_five_tools() -> None:
+    assert list(TOOLS) == ["classify_prompt", "check_gpu_pool", "build_config", "recent_runs", "decision"]
 
 
 def test_a_prompt_is_classified() -> None:
@@ -91,7 +91,7 @@ def test_a_config_follows_the_entry_that_serves() -> None:
 
 
 def test_a_config_follows_the_request_and_the_arguments_over_it() -> None:
-    context = ToolContext(PROFILE.tiers, Observation(), inside(speed=80, spec={"k": 3}, max_tokens=9).request)
+    context = ToolContext(PROFILE, Observation(), inside(speed=80, spec={"k": 3}, max_tokens=9).request)
     asked = call("build_config", context, tier="eco")
     assert (asked["speed"], asked["spec_k"], asked["spec_k_mode"], asked["max_tokens"]) == (80, 3, "fixed", 9)
     other = call("build_config", context, tier="eco", speed=0, k="auto", tau=0.5)

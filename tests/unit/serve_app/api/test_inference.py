@@ -36,7 +36,7 @@ FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(steps=2, draft_to
 WHOLE: list[StreamItem | Wait | Exception] = [ADMITTED, *TOKENS, FINISHED]
 WARM = TierState(running=1)
 pytestmark = pytest.mark.usefixtures("slow_pings")
-TRACE = ["classify_prompt", "check_gpu_pool", "build_config"]
+TRACE = ["classify_prompt", "check_gpu_pool", "build_config", "decision"]
 
 
 @dataclass
@@ -84,7 +84,7 @@ def only(events: list[tuple[str, dict[str, Any]]], wanted: str) -> list[dict[str
 
 async def test_a_warm_tier_answers_with_the_contracts_events_in_order() -> None:
     events = await Case(WHOLE).events()
-    assert kinds(events) == ["config", *["trace"] * 3, "reasoning", *["token"] * 3, "metrics", "done"]
+    assert kinds(events) == ["config", *["trace"] * len(TRACE), "reasoning", *["token"] * 3, "metrics", "done"]
     assert [data["step"] for data in only(events, "trace")] == TRACE
     assert "".join(data["text"] for data in only(events, "token")) == "Paris!"
     assert only(events, "config")[0]["request_id"] == "r1"
@@ -97,7 +97,7 @@ async def test_config_and_trace_are_one_write_at_once_and_a_step_of_tokens_is_on
     stream = Case([Wait(1), ADMITTED, TOKENS[0], Wait(1), TOKENS[1], FINISHED]).stream()
     pieces = [piece async for piece in stream.events()]
     assert [kinds(sse_events(piece)) for piece in pieces] == [
-        ["config", *["trace"] * 3, "reasoning"],
+        ["config", *["trace"] * len(TRACE), "reasoning"],
         ["token", "token"],
         ["token"],
         ["metrics", "done"],
@@ -111,7 +111,7 @@ async def test_steps_that_arrive_during_a_write_are_one_write() -> None:
 
 async def test_reasoning_can_be_switched_off() -> None:
     events = await Case(WHOLE, fields={"reasoning": False}).events()
-    assert kinds(events) == ["config", *["trace"] * 3, *["token"] * 3, "metrics", "done"]
+    assert kinds(events) == ["config", *["trace"] * len(TRACE), *["token"] * 3, "metrics", "done"]
 
 
 async def test_metrics_count_from_arrival_to_the_last_token() -> None:
@@ -241,7 +241,7 @@ async def test_a_cold_tiers_status_comes_at_once_and_at_intervals() -> None:
     events = sse_events(await collect(stream.events()))
     assert kinds(events) == [
         "config",
-        *["trace"] * 3,
+        *["trace"] * len(TRACE),
         "reasoning",
         *["status"] * 3,
         *["token"] * 3,
@@ -262,7 +262,7 @@ async def test_pings_fill_the_time_between_statuses(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("serve_app.api.inference.PING_EVERY_S", 0.75)
     events = await Case([Wait(5), *WHOLE], TierState()).events()
     # At 0, 0.75, 1.5, 2.25, ... s: the first at or after 2 s, and then after 4.25 s, is a status.
-    assert kinds(events)[5:12] == ["status", "ping", "ping", "status", "ping", "ping", "status"]
+    assert kinds(events)[6:13] == ["status", "ping", "ping", "status", "ping", "ping", "status"]
     assert [data["waited_s"] for data in only(events, "status")] == [0, 2.25, 4.5]
 
 
@@ -306,7 +306,7 @@ async def test_a_tier_that_gives_up_ends_the_wait_with_its_reasons() -> None:
 async def test_a_stream_that_falls_silent_gets_pings() -> None:
     items: list[StreamItem | Wait | Exception] = [ADMITTED, TOKENS[0], Wait(5), TOKENS[1], FINISHED]
     events = await Case(items).events()
-    assert kinds(events)[5:] == ["token", "token", "ping", "ping", "token", "metrics", "done"]
+    assert kinds(events)[6:] == ["token", "token", "ping", "ping", "token", "metrics", "done"]
 
 
 async def test_an_answer_that_exceeds_the_request_timeout_is_ended() -> None:
@@ -375,7 +375,7 @@ async def test_a_mock_answer_names_the_stub_and_waits_for_no_tier() -> None:
     failed = TierState(failed=True, reason="no memory")
     events = await Case(WHOLE, failed, fields={"mock": True}).events()
     assert only(events, "config")[0]["engine"] == "stub"
-    assert kinds(events) == ["config", *["trace"] * 3, "reasoning", *["token"] * 3, "metrics", "done"]
+    assert kinds(events) == ["config", *["trace"] * len(TRACE), "reasoning", *["token"] * 3, "metrics", "done"]
 
 
 async def test_mock_mode_names_the_stub() -> None:

@@ -104,7 +104,7 @@ def only(events: Events, wanted: str) -> list[dict[str, Any]]:
 async def test_the_explanation_comes_between_the_tokens_as_soon_as_it_is_ready() -> None:
     events = await Streamed([ADMITTED, TOKEN, Wait(2), TOKEN, Wait(2), TOKEN, FINISHED], Agent(1)).events()
     assert kinds(events) == [
-        *["config", "trace", "trace", "trace"],
+        *["config", *["trace"] * 4],
         *["token", "trace", "reasoning", "token", "token", "metrics", "done"],
     ]
     assert only(events, "reasoning") == [{"text": "Because.", "source": "claude"}]
@@ -140,7 +140,7 @@ async def test_an_answer_that_ends_first_waits_a_moment_and_then_ends_without_an
     began = loop.time()
     events = await case.events()
     assert loop.time() - began == pytest.approx(END_WAIT_S)
-    assert kinds(events)[4:] == ["token", "trace", "reasoning", "metrics", "done"]
+    assert kinds(events)[5:] == ["token", "trace", "reasoning", "metrics", "done"]
     (reasoning,) = only(events, "reasoning")
     assert (reasoning["source"], reasoning["text"]) == ("heuristic", case.plan.explain())
     assert only(events, "trace")[-1]["result"]["fallback"] == "late"
@@ -167,7 +167,7 @@ async def test_a_fallback_leaves_the_routers_own_words_and_puts_the_reason_into_
 
 async def test_an_answer_without_tokens_is_explained_too() -> None:
     events = await Streamed([ADMITTED, Wait(1), FINISHED], Agent(0.2)).events()
-    assert kinds(events)[4:] == ["trace", "reasoning", "metrics", "done"]
+    assert kinds(events)[5:] == ["trace", "reasoning", "metrics", "done"]
 
 
 @pytest.mark.parametrize("ending", [[Failure("engine_failed", "no", 500, True)], [RuntimeError("a bug")], []])
@@ -207,7 +207,7 @@ async def test_the_reason_of_an_agent_that_made_the_plan_comes_at_once() -> None
     case = Streamed([ADMITTED, TOKEN, FINISHED], Agent(1))
     result = AgentResult("multi_turn", "m", Usage(1, 2, 3, 4), 0.5, 2, 1234.5678, ("check_gpu_pool",), "It is easy.")
     events = await case.events((case.plan, result))
-    assert kinds(events)[4:] == ["reasoning", "token", "metrics", "done"]
+    assert kinds(events)[5:] == ["reasoning", "token", "metrics", "done"]
     assert only(events, "reasoning") == [{"text": "It is easy.", "source": "agent"}]
     assert only(events, "metrics")[0]["agent"] == {
         "mode": "multi_turn",
@@ -233,6 +233,7 @@ async def test_a_plan_without_the_agent_has_the_routers_own_words() -> None:
         "check_gpu_pool",
         "agent",
         "build_config",
+        "decision",
     ]
     assert only(events, "metrics")[0]["agent"]["fallback"] == "busy"
 

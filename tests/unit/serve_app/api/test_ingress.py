@@ -13,9 +13,14 @@ from ray import serve
 from starlette.types import Message
 
 from router.observation import TierState
-from router.registry import TIER_NAMES
+from router.registry import TIER_NAMES, TierName
 from serve_app.api.ingress import Ingress
 from serve_app.config import AppConfig
+from serve_app.engine.interface import GenerationRequest
+from serve_app.engine.stream_items import stream_items
+from serve_app.engine.stub import StubEngine
+from serve_app.transport.client import GenerationStream
+from serve_app.transport.stream import LocalStream
 from tests.support.app_config import FixedPool, app_config
 
 PAGE = "https://chat.example"
@@ -35,7 +40,7 @@ class InProcess:
     """The ingress of a config, called without a socket."""
 
     def __init__(self, config: AppConfig, pool: FixedPool | None = None) -> None:
-        ingress = Ingress(config, None, {})
+        self.ingress = ingress = Ingress(config, None, {})
         ingress._pool = pool or FixedPool()
         self.app = ingress.__serve_build_asgi_app__()
 
@@ -184,3 +189,54 @@ async def test_a_client_that_leaves_in_mid_body_is_a_499(api: InProcess, path: s
     }
     await api.app(scope, receive, send)
     assert sent[0]["status"] == 499
+
+
+# --- prompts that an engine refuses ---
+
+
+class StubTiers:
+    """The tiers' engines in this process; a stub counts a word as a token."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self.config = config
+        self.called: list[TierName] = []
+
+    def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+        self.called.append(tier)
+        return LocalStream(stream_items(StubEngine(self.config.entry(tier, None), 1000.0), request))
+
+
+def with_contexts(**contexts: int) -> AppConfig:
+    chains = {name: [{"name": "only", "target": "small", "max_model_len": size}] for name, size in contexts.items()}
+    return app_config(tiers={name: {"chain": chain} for name, chain in chains.items()})
+
+
+async def asked(config: AppConfig, **body: Any) -> tuple[httpx.Response, list[TierName]]:
+    """The answer to 3,000 short words, of which the router estimates that they are fewer tokens."""
+    api = InProcess(config, FixedPool({name: TierState(running=1) for name in TIER_NAMES}))
+    tiers = StubTiers(config)
+    api.ingress._tiers = tiers  # type: ignore[assignment]
+    body = {"prompt": "a " * 3000, **body}
+    return await api.ask("POST", "/api/inference", body, content_type="application/json"), tiers.called
+
+
+async def test_a_prompt_that_the_engine_counts_longer_goes_to_a_tier_with_more_room() -> None:
+    config = with_contexts(eco=2600, balanced=2600, performance=2600, ultra=4096)
+    response, called = await asked(config)
+    assert (response.status_code, called[1:]) == (200, ["ultra"])
+    assert called[0] != "ultra"
+    assert '"tier":"ultra"' in response.text
+    assert "3002 prompt tokens" in response.text
+
+
+async def test_if_no_tier_has_more_room_the_error_says_which_comes_nearest() -> None:
+    response, called = await asked(with_contexts(eco=2600, balanced=2600, performance=2600, ultra=2700))
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], len(called)) == (400, "prompt_too_long", 2)
+    assert "3002 prompt tokens" in error["message"]
+    assert error["message"].endswith("in tier ultra, which comes nearest")
+
+
+async def test_in_manual_mode_no_other_tier_is_tried() -> None:
+    response, called = await asked(with_contexts(eco=2600), mode="manual", power=0)
+    assert (response.status_code, called) == (400, ["eco"])

@@ -46,8 +46,9 @@ def test_no_tokens_make_no_bytes() -> None:
 
 
 def test_config_says_what_was_decided() -> None:
-    assert config_data("r1", manual(10), CONFIG, stub=False) == {
+    assert config_data("r1", manual(10), CONFIG, stub=False, decision_id="d1") == {
         "request_id": "r1",
+        "decision_id": "d1",
         "mode": "manual",
         "power": 10,
         "speed": 50,

@@ -90,6 +90,8 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
         "requests": {"running": 4, "waiting": 5},
         "queue_wait_ms": 6.5,
         "cold_start_s": 33,
+        "expected_ttft_ms": None,
+        "expected_tokens_per_s": None,
         "recent": {
             "runs": 0.0,
             "ttft_ms": None,

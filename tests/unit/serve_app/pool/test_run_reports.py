@@ -13,7 +13,8 @@ from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
-from serve_app.pool.run_reports import MOST_WAITING, RunReporter, run_report
+from serve_app.pool.outbox import MOST_WAITING, Outbox
+from serve_app.pool.run_reports import run_report
 from tests.support.app_config import app_config
 from tests.support.runs import run
 
@@ -49,7 +50,7 @@ class FakePool:
         self.batches.append(batch)
 
 
-async def working(reporter: RunReporter, seconds: float) -> None:
+async def working(reporter: Outbox[RunReport], seconds: float) -> None:
     reporter.work.start()
     await asyncio.sleep(seconds)
     reporter.work.stop()
@@ -61,7 +62,7 @@ def numbered(count: int) -> list[RunReport]:
 
 async def test_reports_within_half_a_second_are_one_batch_and_silence_sends_nothing() -> None:
     pool = FakePool()
-    reporter = RunReporter(pool)
+    reporter = Outbox("reports", pool.remote)
     reporter.work.start()
     await asyncio.sleep(100)
     assert pool.batches == []
@@ -80,7 +81,7 @@ async def test_reports_within_half_a_second_are_one_batch_and_silence_sends_noth
 @pytest.mark.parametrize("trouble", [AWAY, TimeoutError(), asyncio.CancelledError(), KeyError("nobody expects this")])
 async def test_a_batch_that_failed_is_sent_again_with_the_newer_reports(trouble: BaseException) -> None:
     pool = FakePool([trouble, trouble])
-    reporter = RunReporter(pool)
+    reporter = Outbox("reports", pool.remote)
     reports = numbered(2)
     reporter.add(reports[0])
     reporter.work.start()
@@ -93,7 +94,7 @@ async def test_a_batch_that_failed_is_sent_again_with_the_newer_reports(trouble:
 
 async def test_while_the_pool_is_away_only_the_newest_reports_are_kept() -> None:
     pool = FakePool([AWAY])
-    reporter = RunReporter(pool)
+    reporter = Outbox("reports", pool.remote)
     reports = numbered(MOST_WAITING + 5)
     for report in reports[:MOST_WAITING]:
         reporter.add(report)
@@ -107,7 +108,7 @@ async def test_while_the_pool_is_away_only_the_newest_reports_are_kept() -> None
 
 async def test_without_reports_nothing_is_sent() -> None:
     pool = FakePool()
-    await RunReporter(pool).send()
+    await Outbox("reports", pool.remote).send()
     assert pool.batches == []
 
 

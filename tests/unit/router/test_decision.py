@@ -1,0 +1,104 @@
+"""The decision record: all tiers with what they would take, and why they were not taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from router.decision import Decision
+from router.observation import Observation, TierState
+from router.plan import co2_g_per_wh, forecast, plan
+from router.registry import TIER_NAMES
+from router.request import InferenceRequest
+from tests.support.agent_cases import PROMPTS, SAFETY_CRITICAL
+from tests.unit.router.profiles import small_profile
+from tests.unit.router.strategies import goals, limits, observations
+
+PROFILE = small_profile()
+WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
+SECRET = "Explain how photosynthesis relates to zanzibar."
+
+
+def decided(observation: Observation = WARM, **body: Any) -> Decision:
+    made = plan(InferenceRequest.model_validate({"prompt": SECRET} | body), observation, PROFILE)
+    return Decision.model_validate(made.decision)
+
+
+def why_not(made: Decision) -> list[str | None]:
+    return [verdict.why_not for verdict in made.tiers]
+
+
+def test_every_tier_has_the_prediction_that_the_limits_are_checked_with() -> None:
+    request = InferenceRequest(prompt=SECRET)
+    made = plan(request, WARM, PROFILE)
+    for verdict in Decision.model_validate(made.decision).tiers:
+        expected = forecast(request, verdict.tier, made.classification.category, WARM, PROFILE)
+        assert verdict.total_ms.expected == pytest.approx(expected.total_ms.expected, abs=0.1)
+        assert verdict.total_ms.high == pytest.approx(expected.total_ms.upper, abs=0.1)
+        assert verdict.energy_wh.expected is not None
+        assert verdict.co2_g.expected == pytest.approx(verdict.energy_wh.expected * co2_g_per_wh(), rel=1e-3)
+
+
+def test_co2_is_the_documented_default_of_390_g_a_kwh() -> None:
+    assert co2_g_per_wh() == 0.39
+
+
+def test_exactly_one_tier_is_taken_and_every_other_says_why_not() -> None:
+    made = decided()
+    assert [verdict.taken for verdict in made.tiers].count(True) == 1
+    assert made.verdict(made.tier).taken
+    assert [reason is None for reason in why_not(made)] == [verdict.taken for verdict in made.tiers]
+
+
+@pytest.mark.parametrize(
+    ("body", "tier", "reason"),
+    [
+        ({"prompt": PROMPTS["eco"]}, "ultra", "stronger than needed: eco is good enough"),
+        ({"prompt": PROMPTS["ultra"]}, "eco", "weaker than the ultra tier"),
+        ({"mode": "manual", "power": 60}, "eco", "the user's power setting picks another tier"),
+        ({"prompt": PROMPTS["eco"], "goal": "faster"}, "ultra", "not predicted to be clearly faster than performance"),
+        ({"prompt": PROMPTS["eco"], "max_tokens": 3800}, "performance", "max_model_len = 512"),
+        ({"prompt": PROMPTS["eco"], "constraints": {"max_total_ms": 1}}, "ultra", "ultra breaks max_total_ms"),
+    ],
+)
+def test_the_reason_is_what_kept_the_tier_from_being_taken(body: dict[str, Any], tier: Any, reason: str) -> None:
+    verdict = decided(**body).verdict(tier)
+    assert verdict.why_not is not None
+    assert reason in verdict.why_not
+
+
+def test_a_tier_that_cannot_start_takes_for_ever_and_says_why() -> None:
+    made = decided(Observation({"ultra": TierState(failed=True, reason="no H100")}))
+    verdict = made.verdict("ultra")
+    assert (verdict.can_serve, verdict.ttft_ms.expected, verdict.why_not) == (False, None, "it cannot start: no H100")
+    assert verdict.energy_wh.expected is not None
+
+
+def test_stronger_tiers_are_good_enough_for_harder_prompts() -> None:
+    made = decided(prompt=PROMPTS["balanced"])
+    assert made.deserved_tier == "balanced"
+    assert [verdict.good_enough for verdict in made.tiers] == [False, True, True, True]
+    assert [verdict.good_for for verdict in made.tiers] == [f"difficulty up to {most}" for most in (3, 5, 8, 10)]
+
+
+def test_no_text_of_the_prompt_is_in_it() -> None:
+    assert "zanzibar" not in json.dumps(decided().model_dump())
+    assert "ibuprofen" not in json.dumps(decided(prompt=SAFETY_CRITICAL).model_dump())
+
+
+@given(observations, limits, goals)
+def test_a_record_is_valid_json_that_reads_back(
+    observation: Observation, allowed: dict[str, float], goal: str | None
+) -> None:
+    request = InferenceRequest.model_validate({"prompt": SECRET, "constraints": allowed, "goal": goal})
+    data = plan(request, observation, PROFILE).decision
+    made = Decision.model_validate(json.loads(json.dumps(data, allow_nan=False)))
+    assert made.model_dump() == data
+    for verdict in made.tiers:
+        ranges = (verdict.ttft_ms, verdict.total_ms, verdict.cost_usd, verdict.energy_wh, verdict.co2_g)
+        for value in ranges:
+            bounds = [bound for bound in (value.low, value.expected, value.high) if bound is not None]
+            assert bounds in ([], sorted(bounds))
