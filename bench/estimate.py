@@ -69,10 +69,10 @@ rather too high.
 
 `check` is this formula's step over aiconfigurator's at the four batch sizes: in plain figures where that row is one of
 those that were fitted to, in brackets where it is not: 4-bit weights, whose kernels aiconfigurator models, and models
-with experts, compared in bf16. L4, A10G and A100-40G have no measured kernels: their coefficients are those of the next
-card of their kind, their bandwidth and compute their own. FP8 in blocks is not taken from aiconfigurator: it puts
-Qwen3-4B on an H100 at 10.0 ms a step in FP8 blocks and at 4.2 ms in bf16, which reads twice as much. Such models are
-computed as FP8. A step takes at least what the host needs, 2.1 ms and 0.044 ms a request, measured on one machine
+with experts, compared in bf16. A card without any has no measured kernels: its coefficients are those of the next card
+of its kind, its bandwidth and compute its own. FP8 in blocks is not taken from aiconfigurator: it puts Qwen3-4B on an
+H100 at 10.0 ms a step in FP8 blocks and at 4.2 ms in bf16, which reads twice as much. Such models are computed as FP8.
+A step takes at least what the host needs, 2.1 ms and 0.044 ms a request, measured on one machine
 (docs/gpus.md); aiconfigurator has no such floor, so `check` is above 1 for small models on large cards.
 """
 

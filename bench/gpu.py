@@ -3,8 +3,9 @@
     python -m bench.gpu --profile FILE --minutes 10 [--engines-only] [--json FILE] [--entries eco/ngram ...]
 
 Each entry's engine runs in processes of its own, with the arguments that a replica gives it (bench/engine/engines.py):
-first the entry without speculation, then as it is. On both: time from the start of the processes to the first token,
-with empty compile caches and once more with warm ones; greedy answers at K=0, 1, k_max and mixed against those without
+first the entry without speculation, then as it is. All engines are started with empty compile caches, for answers and
+one request at a time, before any is started again with warm ones, for more requests at a time and the rest. On both:
+time from the start of the processes to the first token; greedy answers at K=0, 1, k_max and mixed against those without
 speculation; at 1, 8 and 32 requests at a time (or as many as an engine takes), for off, each K, mixed K and auto:
 tokens/s, times to first token and between tokens, and the median time of an engine step with that many drafts;
 acceptance by category; GSM8K for a quantised model whose unquantised one is in the models folder (its name begins the

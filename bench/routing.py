@@ -1,12 +1,10 @@
 """Measure how well auto mode orders prompts: the share of a strong model's gain that this order recovers.
 
-Without `--data`, the router is trained and scored on the same outcomes by cross-validation. The model that scores a
-prompt never saw it, nor a prompt that repeats its words, and its one setting was chosen without it (nested). Prompts
-are scored as given and bare of their benchmark's template, and again by models that saw no prompt of the same
-benchmark. With `--data FILE`, the shipped router is scored on that file, untrained.
-
-The score is APGR (`bench.quality.apgr`): 0.5 is a guess. The report also has the latency of `plan()` and the scores of
-the safety-critical prompts.
+The figure is APGR (`router.calibration.apgr`): 0.5 is a guess. Every prompt is scored by a model that saw neither it
+nor another wording of it, and whose one setting was chosen without it (nested cross-validation); and again by a model
+that saw no prompt of its source. In a mix the sources weigh the same. Structure and constants of the model were chosen
+by cross-validation on the same outcomes, so expect a little less on others. With `--data FILE`, the shipped model is
+scored on that file, untrained.
 
     python -m bench.routing --json bench/results/routing.json --plot bench/results/routing.svg
     python -m bench.routing --data outcomes.jsonl --json FILE
@@ -14,96 +12,50 @@ the safety-critical prompts.
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import yaml
 
-from bench.quality.apgr import Curve, apgr, area, gain_curve, recovered_at
-from bench.quality.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
+from bench.quality.sources import (
+    ANCHOR_SOURCE,
+    ENGLISH_USERS,
+    ROUTER_ARENA_SOURCE,
+    SAME_OUTCOMES,
+    USERS,
+    read_anchors,
+    read_sources,
+)
 from bench.reporting.options import parser
 from bench.reporting.plot import curves
 from bench.reporting.report import REPOSITORY, Value, print_report, provenance, write_json
 from bench.reporting.stats import percentile
-from bench.train_router import Task, train
-from router.difficulty.classify import Ruling, shifted
-from router.difficulty.gain_model import GainModel, load_gain_model
+from bench.train_router import MODEL, embedded, training_samples
+from router.calibration.apgr import Curve, apgr, gain_curve
+from router.calibration.fit import Samples, cross_validated, fit, quality
+from router.calibration.outcomes import Outcome, read_outcomes
+from router.difficulty.classify import classify_prompt
+from router.difficulty.pieces import Floats
 from router.observation import Observation
 from router.plan import plan
-from router.registry import Profile
+from router.registry import TIER_NAMES, Profile
 from router.request import InferenceRequest
 
-FOLDS: Final = 10
-REPETITIONS: Final = 10
+FOLDS: Final = 5
+REPETITIONS: Final = 2
 """Repetitions of the cross-validation, each with other folds."""
-RESAMPLES: Final = 1000
+RESAMPLES: Final = 200
 """Resamples of the prompts, for the standard error."""
-LATENCY_PASSES: Final = 10
+LATENCY_PASSES: Final = 3
 """How often each prompt is planned."""
-LONG_CHARS: Final = 8000
-SHARES: Final = (0.1, 0.25, 0.5, 0.75)
-"""Shares sent to the strong model at which the recovered gain is reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crossed:
-    """Scores of prompts by models that did not see them."""
-
-    given: list[float]
-    """As the benchmark gives them."""
-    bare: list[float]
-    """Bare of its template."""
-
-
-def cross_validate(tasks: Sequence[Task], keys: Sequence[object], count: int, seed: int) -> Crossed:
-    """Score every task by a model trained on the others; tasks of one key are left out together.
-
-    Args:
-        tasks: to score.
-        keys: one for each task.
-        count: number of folds, at most one for each key.
-        seed: of the folds.
-    """
-    crossed = Crossed([0.0] * len(tasks), [0.0] * len(tasks))
-    order = list(range(len(tasks)))
-    random.Random(seed).shuffle(order)
-    for left_out in folds(keys, count, order):
-        unseen = set(left_out)
-        seen = [index for index in range(len(tasks)) if index not in unseen]
-        model, _ = train([tasks[index] for index in seen], [keys[index] for index in seen], seed)
-        for index in left_out:
-            crossed.given[index] = score_of(tasks[index].given, model)
-            crossed.bare[index] = score_of(tasks[index].bare, model)
-    return crossed
-
-
-def score_of(ruling: Ruling, model: GainModel) -> float:
-    """Return the score by which auto mode orders the prompt."""
-    return shifted(ruling, model).score
-
-
-def standard_error(scores: Sequence[float], gains: Sequence[float], resamples: int, seed: int = 0) -> float:
-    """Return the standard deviation of the APGR over resamples of the prompts, with replacement."""
-    rng = random.Random(seed)
-    areas: list[float] = []
-    while len(areas) < resamples:
-        chosen = rng.choices(range(len(gains)), k=len(gains))
-        if sum(gains[index] for index in chosen) > 0:
-            areas.append(apgr([scores[index] for index in chosen], [gains[index] for index in chosen]))
-    mean = sum(areas) / len(areas)
-    return math.sqrt(sum((value - mean) ** 2 for value in areas) / len(areas))
-
-
-def mean_curve(repeated: Sequence[Sequence[float]], gains: Sequence[float]) -> Curve:
-    """Return the curve of several repetitions, averaged at every percent of prompts sent."""
-    each = [gain_curve(scores, gains) for scores in repeated]
-    grid = [percent / 100 for percent in range(101)]
-    return tuple((share, sum(recovered_at(curve, share) for curve in each) / len(each)) for share in grid)
+BINS: Final = 10
+"""Of the calibration, with the same share of the mix in each."""
+UNSAFE_KIND: Final = "contrast"
+"""XSTest's kinds of unsafe prompts have this in their names."""
 
 
 class Durations(NamedTuple):
@@ -129,132 +81,205 @@ def latencies_ms(prompts: Iterable[str], profile: Profile, passes: int) -> Durat
     return durations
 
 
-def long_prompts(prompts: Sequence[str], chars: int = LONG_CHARS) -> list[str]:
-    """Return the prompts, each repeated and cut to so many characters: the most that is scanned."""
-    return [(prompt * (chars // len(prompt) + 1))[:chars] for prompt in prompts if prompt]
-
-
-def safety_figures(rulings: Sequence[Ruling], scores: Sequence[float]) -> dict[str, Value]:
-    """Return the scores of safety-critical prompts, compared with those of the rules alone."""
-    critical = [
-        (ruling, score) for ruling, score in zip(rulings, scores, strict=True) if ruling.category == "safety_critical"
-    ]
-    return {
-        "prompts": len(critical),
-        "lowest_score": min((score for _, score in critical), default=None),
-        "rated_under_the_rules": sum(score < ruling.difficulty for ruling, score in critical),
-    }
-
-
-def baselines(outcomes: Sequence[Outcome], rulings: Sequence[Ruling]) -> dict[str, Curve]:
-    """Return the curves of a guess, of the prompt's length, of the rules, and of a router that knows the outcomes."""
-    gains = [outcome.gain for outcome in outcomes]
-    return {
-        "random": gain_curve([0.0] * len(gains), gains),
-        "prompt length": gain_curve([len(outcome.prompt) for outcome in outcomes], gains),
-        "rules alone": gain_curve([ruling.difficulty for ruling in rulings], gains),
-        "knows who gains": gain_curve([float(gain > 0) for gain in gains], gains),
-    }
-
-
-def score_shipped(tasks: Sequence[Task], resamples: int) -> tuple[dict[str, Any], dict[str, Curve]]:
-    """Return figures and curves of the shipped router."""
-    gains = [task.outcome.gain for task in tasks]
-    given = [score_of(task.given, load_gain_model()) for task in tasks]
-    curve = gain_curve(given, gains)
-    figures = {
-        "apgr": area(curve),
-        "apgr_standard_error": standard_error(given, gains, resamples),
-        "apgr_bare_prompts": apgr([score_of(task.bare, load_gain_model()) for task in tasks], gains),
-        "recovered_at": {str(share): recovered_at(curve, share) for share in SHARES},
-        "safety_critical": safety_figures([task.given for task in tasks], given),
-    }
-    return figures, {"router, as shipped": curve}
-
-
-def score_crossed(tasks: Sequence[Task], repetitions: int, resamples: int) -> tuple[dict[str, Any], dict[str, Curve]]:
-    """Return figures and curves of routers that did not see what they are scored on."""
-    outcomes = [task.outcome for task in tasks]
-    gains = [outcome.gain for outcome in outcomes]
-    keys = groups(outcomes)
-    repeated = [cross_validate(tasks, keys, FOLDS, seed) for seed in range(repetitions)]
-    benchmarks = [outcome.benchmark for outcome in outcomes]
-    left_out = cross_validate(tasks, benchmarks, len(set(benchmarks)), 0)
-    given = [crossed.given for crossed in repeated]
-    areas = [apgr(scores, gains) for scores in given]
-    curve = mean_curve(given, gains)
-    figures = {
-        "apgr": sum(areas) / len(areas),
-        "apgr_standard_error": standard_error(given[0], gains, resamples),
-        "apgr_lowest_repetition": min(areas),
-        "apgr_bare_prompts": sum(apgr(crossed.bare, gains) for crossed in repeated) / len(repeated),
-        "apgr_benchmark_left_out": apgr(left_out.given, gains),
-        "apgr_benchmark_left_out_bare_prompts": apgr(left_out.bare, gains),
-        "benchmarks": len(set(benchmarks)),
-        "repetitions": repetitions,
-        "recovered_at": {str(share): recovered_at(curve, share) for share in SHARES},
-        "safety_critical": safety_figures([task.given for task in tasks], given[0]),
-    }
-    return figures, {"router, cross-validated": curve, "router, benchmark left out": gain_curve(left_out.given, gains)}
-
-
-def latency_figures(outcomes: Sequence[Outcome], profile: Profile, passes: int) -> dict[str, float]:
-    """Return the latency of `plan()` in ms, for the prompts and for prompts of LONG_CHARS made from them."""
-    prompts = [outcome.prompt for outcome in outcomes]
+def latency_figures(prompts: Sequence[str], profile: Profile, passes: int) -> dict[str, float]:
+    """Return the latency of `plan()` in ms, for prompts as they are."""
     latencies_ms(prompts[:50], profile, 1)  # the first calls of a process are slower
     taken = latencies_ms(prompts, profile, passes)
-    long = latencies_ms(long_prompts(prompts), profile, max(1, passes // 5))
     return {
         "latency_p50_ms": percentile(taken.wall, 50),
         "latency_p99_ms": percentile(taken.wall, 99),
+        "cpu_p50_ms": percentile(taken.cpu, 50),
         "cpu_p99_ms": percentile(taken.cpu, 99),
-        "latency_8000_chars_p50_ms": percentile(long.wall, 50),
-        "latency_8000_chars_p99_ms": percentile(long.wall, 99),
-        "cpu_8000_chars_p99_ms": percentile(long.cpu, 99),
     }
 
 
-def report_rows(figures: Mapping[str, Any], known: Mapping[str, Curve]) -> list[dict[str, Value]]:
-    """Return the figures as rows of a table."""
-    rows: list[tuple[str, Value]] = [(f"APGR, {name}", area(curve)) for name, curve in known.items()]
-    rows += [(key, value) for key, value in figures.items() if isinstance(value, int | float)]
-    rows += [(f"recovered at {share} sent", value) for share, value in figures["recovered_at"].items()]
-    rows += [(f"safety-critical: {key}", value) for key, value in figures["safety_critical"].items()]
-    return [{"figure": name, "value": value} for name, value in rows]
+def mixes(samples: Samples) -> dict[str, tuple[str, ...]]:
+    """Return the mixes that are reported, each with its sources."""
+    files = tuple(sorted({str(s) for s in samples.sources} - {ROUTER_ARENA_SOURCE, ANCHOR_SOURCE}))
+    return {
+        "mix_all": files,
+        "mix_users": USERS,
+        "mix_english_users": ENGLISH_USERS,
+        "routerarena": (ROUTER_ARENA_SOURCE,),
+    }
+
+
+def chosen(samples: Samples, sources: Sequence[str]) -> Any:
+    """Return the indices of the samples of these sources."""
+    return np.flatnonzero(np.isin(samples.sources, sources))
+
+
+def figures_of(scores: Floats, samples: Samples) -> dict[str, Any]:
+    """Return the APGR of each mix and of each file, and the mean within files."""
+    found: dict[str, Any] = {}
+    for name, sources in mixes(samples).items():
+        part = chosen(samples, sources)
+        found[name] = quality(scores[part], samples.part(part))
+    per_file = {
+        source: quality(scores[part := chosen(samples, [source])], samples.part(part))
+        for source in mixes(samples)["mix_all"]
+    }
+    return found | {"within_files": sum(per_file.values()) / len(per_file), "files": per_file}
+
+
+def mean_of(repeated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of figures, also of those inside of a mapping."""
+    return {
+        key: mean_of([one[key] for one in repeated])
+        if isinstance(value, Mapping)
+        else sum(one[key] for one in repeated) / len(repeated)
+        for key, value in repeated[0].items()
+    }
+
+
+def left_out_sources(samples: Samples) -> Floats:
+    """Return the expected gain of each sample, by a model that saw no prompt of its source."""
+    gains = np.zeros(len(samples), np.float32)
+    for source in sorted({str(s) for s in samples.sources} - {ANCHOR_SOURCE}):
+        unseen = SAME_OUTCOMES if source in SAME_OUTCOMES else (source,)
+        seen = np.flatnonzero(~np.isin(samples.sources, unseen))
+        here = chosen(samples, [source])
+        gains[here] = fit(samples.part(seen)).gains(samples.part(here))
+    return gains
+
+
+def standard_errors(scores: Floats, samples: Samples, resamples: int) -> dict[str, float]:
+    """Return the standard deviation of each mix's APGR over resamples of its prompts, source by source."""
+    rng = np.random.default_rng(0)
+    errors = {}
+    for name, sources in mixes(samples).items():
+        places = [chosen(samples, [source]) for source in sources]
+        areas = []
+        for _ in range(resamples):
+            drawn = np.concatenate([rng.choice(place, len(place)) for place in places])
+            areas.append(quality(scores[drawn], samples.part(drawn)))
+        errors[name] = float(np.std(areas))
+    return errors
+
+
+def calibration(scores: Floats, samples: Samples) -> list[dict[str, float]]:
+    """Return expected and seen gain in bins of the mix of all, from the least expected gain to the most."""
+    part = chosen(samples, mixes(samples)["mix_all"])
+    part = part[np.argsort(scores[part])]
+    weights, gains = samples.part(part).weights(), samples.gains[part]
+    bins = np.minimum((np.cumsum(weights) - weights / 2) * BINS, BINS - 1).astype(int)
+    return [
+        {
+            "expected": float(np.average(scores[part][bins == one], weights=weights[bins == one])),
+            "seen": float(np.average(gains[bins == one], weights=weights[bins == one])),
+        }
+        for one in range(BINS)
+    ]
+
+
+def tier_shares(outcomes: Sequence[Outcome], profile: Profile) -> dict[str, dict[str, float]]:
+    """Return for each source the share of its prompts that each tier gets, by the shipped model."""
+    shares: dict[str, dict[str, float]] = {}
+    for source in sorted({outcome.source for outcome in outcomes}):
+        prompts = [outcome.prompt for outcome in outcomes if outcome.source == source]
+        tiers = [plan(InferenceRequest(prompt=prompt), Observation(), profile).tier for prompt in prompts]
+        shares[source] = {tier: tiers.count(tier) / len(tiers) for tier in TIER_NAMES}
+    return shares
+
+
+def safety_figures(kinds: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Return how XSTest's prompts, given as (prompt, kind), are rated: misses and false alarms."""
+    found: dict[str, float] = {}
+    for name, unsafe in (("unsafe", True), ("safe", False)):
+        rated = [classify_prompt(prompt) for prompt, kind in kinds if (UNSAFE_KIND in kind) == unsafe]
+        found[f"{name}_prompts"] = len(rated)
+        found[f"{name}_safety_critical"] = sum(one.category == "safety_critical" for one in rated) / len(rated)
+        found[f"{name}_performance_or_more"] = sum(one.difficulty >= 6 for one in rated) / len(rated)
+        found[f"{name}_mean_score"] = sum(one.score for one in rated) / len(rated)
+    return found
+
+
+def baselines(samples: Samples, outcomes: Sequence[Outcome]) -> dict[str, Curve]:
+    """Return the curves over the mix of all, of a guess and of the prompt's length."""
+    part = chosen(samples, mixes(samples)["mix_all"])
+    gains, weights = samples.gains[part].tolist(), samples.part(part).weights().tolist()
+    return {
+        "random": gain_curve([0.0] * len(part), gains, weights),
+        "prompt length": gain_curve([len(outcomes[index].prompt) for index in part], gains, weights),
+    }
+
+
+def rows_of(figures: Mapping[str, Any], before: str = "") -> list[dict[str, Value]]:
+    """Return nested figures as rows of a table."""
+    rows: list[dict[str, Value]] = []
+    for key, value in figures.items():
+        if isinstance(value, Mapping):
+            rows += rows_of(value, f"{before}{key} ")
+        elif isinstance(value, int | float):
+            rows.append({"figure": f"{before}{key}", "value": value})
+    return rows
+
+
+def score_shipped(outcomes: Sequence[Outcome], profile: Profile) -> dict[str, Any]:
+    """Return the figures of the shipped model on outcomes that it may not have seen."""
+    scores = np.array([classify_prompt(outcome.prompt).score for outcome in outcomes], np.float32)
+    by_source = {}
+    for source in sorted({outcome.source for outcome in outcomes}):
+        here = [index for index, outcome in enumerate(outcomes) if outcome.source == source]
+        gains = [outcomes[index].gain for index in here]
+        by_source[source] = gain_area(scores[here].tolist(), gains)
+    return {"apgr": by_source, "tier_shares": tier_shares(outcomes, profile)}
+
+
+def gain_area(scores: Sequence[float], gains: Sequence[float]) -> float | None:
+    """Return the APGR; None: the strong model gains nothing."""
+    return apgr(scores, gains) if sum(gains) > 0 else None
 
 
 def main() -> None:
     """Measure and print; write JSON and the plot if requested."""
-    options = parser("bench.routing", __doc__, "two repetitions instead of ten, fewer resamples and calls")
-    options.add_argument("--data", type=Path, metavar="FILE", help="score the shipped router on this file, untrained")
+    options = parser("bench.routing", __doc__, "one repetition, fewer resamples and calls, no source left out")
+    options.add_argument("--data", type=Path, metavar="FILE", help="score the shipped model on this file, untrained")
     options.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves here (SVG)")
     args = options.parse_args()
     made_by = provenance()
-    repetitions, resamples, passes = (2, 200, 2) if args.quick else (REPETITIONS, RESAMPLES, LATENCY_PASSES)
-
-    outcomes = read_outcomes(args.data or OUTCOMES)
+    repetitions, resamples, passes = (1, 20, 1) if args.quick else (REPETITIONS, RESAMPLES, LATENCY_PASSES)
     profile = Profile.model_validate(
         yaml.safe_load((REPOSITORY / "cluster" / "profiles" / "gpu.yaml").read_text(encoding="utf-8"))
     )
-    latency = latency_figures(outcomes, profile, passes)
-    tasks = [Task.of(outcome) for outcome in outcomes]
     if args.data:
-        scored, plotted = score_shipped(tasks, resamples)
-    else:
-        scored, plotted = score_crossed(tasks, repetitions, resamples)
-    known = baselines(outcomes, [task.given for task in tasks])
-    figures = {"rows": len(outcomes), **scored, **latency}
+        shipped = score_shipped(read_outcomes(args.data), profile)
+        print_report("Quality of AUTO", rows_of(shipped), made_by)
+        if args.json:
+            write_json(args.json, shipped, made_by)
+        return
 
-    print_report("Quality of AUTO", report_rows(figures, known), made_by)
+    outcomes = read_sources()
+    latency = latency_figures(random.Random(0).sample([outcome.prompt for outcome in outcomes], 1500), profile, passes)
+    samples, _ = training_samples(outcomes + read_anchors(), embedded(MODEL))
+    repeated = [cross_validated(samples, FOLDS, seed) for seed in range(repetitions)]
+    figures: dict[str, Any] = {
+        "prompts": len(outcomes),
+        "repetitions": repetitions,
+        "apgr": mean_of([figures_of(scores, samples) for scores in repeated]),
+        "apgr_standard_error": standard_errors(repeated[0], samples, resamples),
+    }
+    if not args.quick:
+        figures["apgr_source_left_out"] = figures_of(left_out_sources(samples), samples)
+    part = chosen(samples, mixes(samples)["mix_all"])
+    mix = samples.part(part)
+    curve = gain_curve(repeated[0][part].tolist(), mix.gains.tolist(), mix.weights().tolist())
+    xstest = [(outcome.prompt, outcome.kind) for outcome in outcomes if outcome.source == "xstest"]
+    figures |= {
+        "calibration": calibration(repeated[0], samples),
+        "tier_shares": tier_shares(outcomes, profile),
+        "safety": safety_figures(xstest),
+        **latency,
+    }
+    print_report("Quality of AUTO", rows_of(figures), made_by)
     if args.json:
-        areas = {name: area(curve) for name, curve in known.items()}
-        write_json(args.json, {**figures, "baselines": areas}, made_by)
+        write_json(args.json, figures, made_by)
     if args.plot:
         curves(
             args.plot,
-            "Share of the strong model's gain recovered",
-            {f"{name} ({area(curve):.2f})": curve for name, curve in {**plotted, **known}.items()},
-            strong=len(plotted),
+            "Share of the strong model's gain recovered, mix of all sources",
+            {"router, cross-validated": curve, **baselines(samples, outcomes)},
+            strong=1,
             x_label="share of prompts sent to the strong model",
             y_label="share of its gain recovered",
         )

@@ -1,103 +1,143 @@
-"""Train the router's gain model (`router/difficulty/gain_model.yaml`) on outcomes of a weak and a strong model.
+"""Train what auto mode has learned: `router/difficulty/pieces.npz` and `gain_model.npz`.
 
-The same data on the same versions gives the same file. Its numbers are rounded, so that the last bits of another
-machine make no difference.
+The pieces are the bundled model's vocabulary; their vectors are its input embeddings in the directions in which the
+prompts' means differ most. The gain model is fitted to the outcomes. The same data and versions give the same files.
 
-    python -m bench.train_router            # write the file
-    python -m bench.train_router --check    # change nothing; fail if the file differs
+    python -m bench.train_router            # write both files
+    python -m bench.train_router --check    # change nothing; fail if the shipped model orders prompts otherwise
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import dataclasses
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
+import numpy as np
 
-from bench.quality.bare_prompt import bare_prompt
-from bench.quality.gain_fit import Sample, best_stiffness, fit
-from bench.quality.outcomes import OUTCOMES, Outcome, folds, groups, read_outcomes
-from router.difficulty.classify import Ruling, rule
+from bench.quality.sources import ROUTING, read_anchors, read_sources
+from bench.reporting.report import REPOSITORY
+from router.calibration.fit import Samples, fit
+from router.calibration.outcomes import Outcome
 from router.difficulty.gain_model import GAIN_MODEL_FILE, GainModel
+from router.difficulty.pieces import PIECES_FILE, Floats, Pieces
 
-FOLDS: Final = 5
-SEED: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """An outcome, and the rules' ruling on its prompt as given and bare of its benchmark's template."""
-
-    outcome: Outcome
-    given: Ruling
-    bare: Ruling
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> Task:
-        """Return the task of an outcome."""
-        return cls(outcome, rule(outcome.prompt), rule(bare_prompt(outcome.prompt)))
-
-    def samples(self) -> tuple[Sample, Sample]:
-        """Return what the model learns from it."""
-        gain = self.outcome.gain
-        return Sample(self.given.features, gain, 0.5), Sample(self.bare.features, gain, 0.5)
+MODEL: Final = REPOSITORY / "models" / "smollm2-135m-instruct"
+DIMENSIONS: Final = 12
+"""Of a piece's vector. More are no better in cross-validation."""
+SAME_SCORE: Final = 0.02
+"""Scores that differ by less are the same: other versions of libraries round otherwise."""
 
 
-def train(tasks: Sequence[Task], keys: Sequence[object], seed: int = SEED) -> tuple[GainModel, float]:
-    """Return the model and its stiffness, which is chosen by cross-validation.
+def vocabulary(model: Path) -> dict[str, int]:
+    """Return the pieces of a model with byte-level tokens: the text of each, and its row in the embeddings.
 
-    Args:
-        tasks: to learn from.
-        keys: one for each task; tasks of one key are never on both sides of the cross-validation.
-        seed: of the cross-validation's folds.
+    Only lower-case pieces without inner space are kept. A piece that begins a word begins with a space.
     """
-    order = list(range(len(tasks)))
-    random.Random(seed).shuffle(order)
-    parts = folds(keys, FOLDS, order)
-    pairs = [(_samples(tasks, _others(parts, part)), _samples(tasks, part)) for part in parts]
-    stiffness = best_stiffness(pairs)
-    return fit(_samples(tasks, range(len(tasks))), stiffness), stiffness
+    tokens: dict[str, int] = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    code_of = {character: byte for byte, character in enumerate(_byte_characters())}
+    found: dict[str, int] = {}
+    for token, row in tokens.items():
+        if any(character not in code_of for character in token):
+            continue
+        data = bytes(code_of[character] for character in token)
+        if len(data) == 1:
+            found[f"<0x{data[0]:02X}>"] = row
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        body = text.removeprefix(" ")
+        if body and body == body.lower() and not any(map(str.isspace, body)):
+            found[text] = row
+    return found
 
 
-def _others(parts: Sequence[Sequence[int]], left_out: Sequence[int]) -> list[int]:
-    return sorted(index for part in parts if part is not left_out for index in part)
+def embedded(model: Path) -> Pieces:
+    """Return the pieces with their whole embeddings."""
+    from safetensors import safe_open
+
+    with safe_open(model / "model.safetensors", "pt") as stored:
+        embeddings = stored.get_tensor("model.embed_tokens.weight").float().numpy()
+    index = vocabulary(model)
+    return Pieces({piece: row for row, piece in enumerate(index)}, embeddings[list(index.values())])
 
 
-def _samples(tasks: Sequence[Task], indices: Sequence[int]) -> list[Sample]:
-    return [sample for index in indices for sample in tasks[index].samples()]
+def training_samples(outcomes: Sequence[Outcome], whole: Pieces) -> tuple[Samples, Floats]:
+    """Return the samples that learn from whole embeddings, and the axes on which the kernel compares: (whole, few).
+
+    The axes are those in which the prompts' means differ most. They see prompts and no outcomes.
+    """
+    samples = Samples.of(outcomes, whole)
+    means = np.concatenate([samples.piece_means, samples.learned], axis=1)
+    weights = samples.weights()
+    centred = (means - weights @ means).astype(np.float64)
+    _, axes = np.linalg.eigh(centred.T @ (centred * weights[:, None]))
+    axes = axes[:, ::-1][:, :DIMENSIONS]
+    axes *= np.sign(axes[np.abs(axes).argmax(0), np.arange(DIMENSIONS)])  # either sign is right; take one
+    axes = axes.astype(np.float32)
+    return dataclasses.replace(samples, piece_means=means @ axes, learned=means), axes
 
 
-def text_of(model: GainModel, rows: int, stiffness: float) -> str:
-    """Return the text of `router/difficulty/gain_model.yaml`."""
-    header = (
-        f"# What a strong model gains over a weak one, by the form of the prompt, learned from {rows} outcomes.\n"
-        f"# Written by `python -m bench.train_router` (stiffness {stiffness:g}); do not edit.\n"
+def train(outcomes: Sequence[Outcome], model: Path) -> tuple[Pieces, GainModel]:
+    """Return the pieces, with their learned numbers, and the gain model."""
+    whole = embedded(model)
+    samples, axes = training_samples(outcomes, whole)
+    fitted = fit(samples)
+    numbers = whole.vectors @ fitted.learned()
+    pieces = Pieces(whole.index, np.concatenate([whole.vectors @ axes, numbers[:, None]], axis=1))
+    return pieces, fitted.model(samples, piece_weight=1.0)
+
+
+def save_pieces(pieces: Pieces, path: Path) -> None:
+    """Write the pieces, with eight bits a number."""
+    scales = (np.quantile(np.abs(pieces.vectors), 0.9999, axis=0) / 127).astype(np.float32)
+    names = "\n".join(pieces.index).encode("utf-8")
+    np.savez_compressed(
+        path,
+        names=np.frombuffer(names, np.uint8),
+        vectors=np.clip(np.round(pieces.vectors / scales), -127, 127).astype(np.int8),
+        scales=scales,
     )
-    return header + yaml.safe_dump(model.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=120)
+
+
+def same_order(made: GainModel, pieces: Pieces, shipped: GainModel, outcomes: Sequence[Outcome]) -> bool:
+    """Return whether a model gives every prompt about the same score as the shipped one."""
+    return all(
+        abs(made.share_below(made.gain(o.prompt, pieces)) - shipped.score(o.prompt)) < SAME_SCORE for o in outcomes
+    )
 
 
 def main() -> None:
-    """Train, and write or compare the file."""
+    """Train, and write or compare the files."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.train_router", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=OUTCOMES, metavar="FILE", help=f"outcomes (default {OUTCOMES})")
-    parser.add_argument("--check", action="store_true", help="fail if the committed file differs")
+    parser.add_argument("--data", type=Path, default=ROUTING, metavar="FOLDER", help=f"outcomes (default {ROUTING})")
+    parser.add_argument("--check", action="store_true", help="fail if the shipped model orders prompts otherwise")
     args = parser.parse_args()
 
-    outcomes = read_outcomes(args.data)
-    model, stiffness = train([Task.of(outcome) for outcome in outcomes], groups(outcomes))
-    source = text_of(model, len(outcomes), stiffness)
-    if not args.check:
-        GAIN_MODEL_FILE.write_text(source, encoding="utf-8")
-        print(f"{GAIN_MODEL_FILE}: {len(outcomes)} outcomes, stiffness {stiffness:g}, {len(source)} bytes")
-    elif GAIN_MODEL_FILE.read_text(encoding="utf-8") != source:
-        sys.exit(f"{GAIN_MODEL_FILE} is not what this writes from {args.data}")
+    outcomes = read_sources(args.data) + read_anchors()
+    pieces, model = train(outcomes, MODEL)
+    if args.check:
+        if not same_order(model, pieces, GainModel.load(GAIN_MODEL_FILE), outcomes):
+            sys.exit(f"{GAIN_MODEL_FILE} is not what this fits to {args.data}")
+        return
+    save_pieces(pieces, PIECES_FILE)
+    model.save(GAIN_MODEL_FILE)
+    for file in (PIECES_FILE, GAIN_MODEL_FILE):
+        print(f"{file}: {file.stat().st_size} bytes, from {len(outcomes)} outcomes")
+
+
+def _byte_characters() -> list[str]:
+    """Return the character by which byte-level tokenizers write each byte (GPT-2's `bytes_to_unicode`)."""
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(0x100)]
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 `decide` is pure: it takes signals and its memory, and returns a decision with its reason. Serve's controller calls
 `DemandPolicy`.
 
-The policy in one paragraph. A rule is a level of the load (its mean over the last seconds, minutes or half hour, its
-trend, this time yesterday, or all that the tier can do), times some room; it follows the load at once, or only its
-level. Every second every rule is tried on the requests that came: how many replicas it would have requested, which of
-them would have been ready after a cold start, how many requests would have waited longer than the target, and what it
-would have cost. The last hour counts. The tier follows the cheapest rule under which no more requests than the
-operator's share would have missed the target, also if bursts are somewhat larger than those seen; if none is so good,
-the one that misses least, within what may be spent. What a replica can do is measured: the requests that it runs while
-others wait. Starting replicas count as present, so requests that wait for them cause no second scale-out. A replica
-goes when the rule has not needed it for a cold start.
+The policy in one paragraph. What a replica can do is measured: how long its requests and their prompts take, by how
+many it runs. A rule is a level of the load (its mean over the last seconds, minutes or half hour, its trend, this time
+yesterday, or all that the tier can do), times some room; it follows only its level, or also the load as it is. Every
+second every rule is tried on the requests that came: how many replicas it would have requested, which of them would
+have been ready after a cold start, how many requests would have waited for a slot and for other prompts until their
+first token was late, and what it would have cost. The last hour counts. The tier follows the cheapest rule under which
+no more requests than the operator's share would have missed the target, with some room for a burst that was not seen;
+if none is so good, the one that misses least, within what may be spent. Starting replicas count as present, so requests
+that wait for them cause no second scale-out. A replica goes when the rule has not needed it for a cold start.
 
 Serve pickles this module by value and sends it to its controller, so it imports nothing of ours.
 """
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import ceil, exp, sqrt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ logger = logging.getLogger("ray.serve")
 
 Floats = NDArray[np.float64]
 
-# The numbers below were chosen on made traffic (docs/decisions/0053), none of which `bench.autoscaling` reports.
+# The numbers below were chosen on made traffic (docs/decisions/0053, 0069), none of which `bench.autoscaling` reports.
 PERIOD_S: Final = 1.0
 """Time between two decisions, s."""
 LONGEST_PERIOD_S: Final = 5.0
@@ -49,10 +49,12 @@ ROOMS: Final = (0.6, 0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.2, 4
 SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all replicas that rules keep."""
 LARGER: Final = (1.0, 1.25)
-CHANCES: Final = (0.95, 0.05)
-"""Traffic to come is like that seen, or so many times larger, with these chances: an hour holds few bursts."""
+"""Traffic is tried as it came, and so many times larger."""
+NEAR: Final = 1.03
+"""Of the rules that cost at most so many times as much as the cheapest, the one decides that misses least if traffic is
+larger."""
 BURST: Final = 4.0
-BURST_CHANCE: Final = 0.1
+BURST_CHANCE: Final = 0.2
 """A burst to so many times the mean load, for a cold start, is expected with this chance beside what was seen."""
 FORGET_S: Final = 3600.0
 """Time constant with which misses and costs of the rules are forgotten, s."""
@@ -60,14 +62,19 @@ LEARN_S: Final = 600.0
 """A policy that has seen less than this keeps the replicas that it found, except of an idle tier, s."""
 PARTS: Final = 6
 """Parts of a cold start in which the rules' targets are remembered."""
-RATE_S: Final = 10.0
-"""Time constant of the rates from which a replica's throughput is measured, s."""
-BUSY: Final = 0.35
-"""Utilization from which on a replica's throughput is measured."""
+SPEED_S: Final = 60.0
+"""Time constant of the means from which a replica's throughput is estimated, s: that of its reported service time."""
+WHOLE: Final = 0.85
+"""Share of such a mean that must have been seen: requests come before they run, so the first seconds show too few."""
+SLOWER: Final = 5.0
+"""Until it was seen, a full replica is expected to take this share longer for a request than an empty one."""
+EXPECTED: Final = 0.02
+"""Weight of that expectation, in requests times the squared share of the slots that were in use."""
+STEEPEST: Final = 0.9
+"""Share of a request's time that may come from the other requests that its replica runs."""
 EVIDENCE: Final = 20.0
-"""Replica-seconds at full utilization from which on the measured throughput counts."""
-UNTRIED: Final = 2.5
-"""Until then a replica is trusted with so many times what it has done at most."""
+"""Requests, each times the utilization of its replica, from which on room is kept for a burst. Before, no replica was
+busy, and what one can do is only expected."""
 USABLE: Final = 0.9
 """Utilization above which replicas let requests wait, because not all are equally busy."""
 CLEAR_BACKLOG_S: Final = 5.0
@@ -84,18 +91,19 @@ LONGEST_COLD_START: Final = 4.0
 NEVER: Final = float("-inf")
 
 _ALL: Final = len(MEANS_S) + 2
+_NOTHING, _AT_ONCE, _MINUTE = range(3)
 _RULES: Final = [
     (level, room, follows)
     for level in range(_ALL + 1)
     for room in (SHARES if level == _ALL else ROOMS)
-    for follows in (0.0, 1.0)
+    for follows in (_NOTHING, _AT_ONCE, _MINUTE)
 ]
 LEVEL: Final = np.array([level for level, _, _ in _RULES])
 ROOM: Final = np.array([room for _, room, _ in _RULES])
 FOLLOWS: Final = np.array([follows for _, _, follows in _RULES])
-"""By rule: its level (the means, the trend, the time of day, all replicas), its room, and 1 if it follows at once."""
+"""By rule: its level (the means, the trend, the time of day, all replicas), its room, and what load it also follows:
+none, that of the last seconds, or that of the last minute."""
 _LARGER: Final = np.array(LARGER)[:, None]
-_CHANCES: Final = np.array(CHANCES)
 
 
 class ScalingSettings(BaseModel):
@@ -103,10 +111,8 @@ class ScalingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    wait_target_ms: float = Field(
-        default=1000.0,
-        gt=0,
-        description="Target of the wait from arrival to first scheduling in the engine, ms. A longer wait is a miss.",
+    ttft_target_ms: float = Field(
+        default=2000.0, gt=0, description="Target of the time to the first token, ms. A longer one is a miss."
     )
     miss_share: float = Field(
         default=0.01,
@@ -151,6 +157,8 @@ class Signals:
     """Requests that wait in Serve for a free replica."""
     taken_per_s: float = 0.0
     """Requests that replicas took lately, per second."""
+    prompts: float = 0.0
+    """Share of the time (0-1) in which an engine had prompts to read, lately."""
     engine_running: float = 0.0
     engine_waiting: float = 0.0
     """Requests in the engines: in a batch, and waiting for one."""
@@ -202,9 +210,14 @@ def _zeros() -> Floats:
 class Trial:
     """What every rule would have done, by rule. Arrays are never changed in place."""
 
-    waiting: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
-    """Requests that wait under each rule, by `LARGER` and rule."""
-    missed: Floats = field(default_factory=_zeros)
+    ready: Floats = field(default_factory=_zeros)
+    """Replicas that take requests."""
+    running: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    queued: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    prompts_s: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    """Requests that hold a slot and that wait for one, and the work of the prompts not read yet, replica-seconds; by
+    `LARGER` and rule."""
+    missed: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
     cost: Floats = field(default_factory=_zeros)
     """Requests that missed the target, and replica-seconds; older ones are forgotten slowly, as in the next three."""
     requests: float = 0.0
@@ -217,6 +230,30 @@ class Trial:
     """Most replicas that each rule needed in each part of the last cold start, the newest last."""
     requested: tuple[Floats, ...] = ()
     """Fewest replicas that each rule had requested in each part: those are ready now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How long replicas took for requests, and how many they ran meanwhile. All fields from `requests` on are sums over
+    requests, which forget.
+    """
+
+    taken_per_s: float = 0.0
+    running_each: float = 0.0
+    prompts_each: float = 0.0
+    weight: float = 0.0
+    """Recent means of a replica: requests that it took, per second; that it ran; share of its time with prompts. The
+    last one is how much of such a mean was seen (0-1)."""
+    requests: float = 0.0
+    busy: float = 0.0
+    """Requests times the utilization (0-1) of their replica."""
+    running: float = 0.0
+    running_squared: float = 0.0
+    service_s: float = 0.0
+    service_squared: float = 0.0
+    running_service: float = 0.0
+    prompt_s: float = 0.0
+    running_prompt: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,16 +274,7 @@ class Memory:
     day: tuple[float, ...] = ()
     """Mean load by part of the day."""
     day_part: int = -1
-    taken_per_s: float = 0.0
-    waiting_each: float = 0.0
-    """Requests per replica that were taken, per second, and that waited: recent means."""
-    busy_taken: float = 0.0
-    busy_replica_s: float = 0.0
-    """Requests that busy replicas took, and the replica-seconds that this took at full utilization."""
-    most_per_s: float = 0.0
-    """Most requests that a replica has taken, per second, in the recent mean."""
-    most_at_once: float = 0.0
-    """Most requests that a replica has taken in a second after which none waited."""
+    speed: Speed = Speed()
     trial: Trial = field(default_factory=Trial)
     needed: Peaks = ()
     """Replicas needed in the last cold start."""
@@ -294,17 +322,18 @@ def decide(signals: Signals, memory: Memory, rules: ScalingRules) -> Decision:
         memory = replace(memory, found=signals.target)
 
     arrived, elapsed_s = arrivals(signals, memory)
-    memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
     memory = _with_levels(memory, arrived / elapsed_s, now_s, elapsed_s)
-    per_s = replica_per_s(signals, memory, rules)
+    memory = _with_speed(signals, memory, rules, arrived, elapsed_s)
+    can = throughput(memory.speed, rules.slots)
     rule: int | None = None
     wanted: Floats | None = None
-    if per_s:
+    per_s = can.per_s if can else 0.0
+    if can:
         wanted = replicas_wanted(memory, now_s, cold_start_s, per_s, rules)
-        memory = replace(memory, trial=_tried(signals, memory, rules, wanted, arrived, elapsed_s, cold_start_s, per_s))
-        # What one takes is known only once it was busy; a tier that never was needs no room for more.
-        measured = memory.busy_replica_s >= EVIDENCE
-        rule = choice(memory.trial, rules.settings, cold_start_s * per_s if measured else 0.0)
+        memory = replace(
+            memory, trial=_tried(now_s, memory.trial, rules, wanted, arrived, elapsed_s, cold_start_s, can)
+        )
+        rule = choice(memory.trial, rules, cold_start_s * per_s if memory.speed.busy >= EVIDENCE else 0.0)
 
     needed, reason = (0, Reason.IDLE) if idle else _needed(signals, memory, rules, wanted, rule, per_s, cold_start_s)
     keep = max(needed, 0 if idle else min(1, signals.target))
@@ -339,26 +368,55 @@ def arrivals(signals: Signals, memory: Memory) -> tuple[float, float]:
     return max(0.0, signals.taken_per_s * elapsed_s + signals.queued - memory.queued), elapsed_s
 
 
-def replica_per_s(signals: Signals, memory: Memory, rules: ScalingRules) -> float:
-    """Return how many requests a replica can take per second; 0 until one has ended.
+class Throughput(NamedTuple):
+    """What a replica can do.
 
-    At most as many as end when all slots are full. An engine may be busy long before that: with prompts, one after the
-    other, or for want of KV cache. So what busy replicas took is measured.
+    Two things limit it: its slots, each of which a request holds for its service time, and its prompts, which it reads
+    one after the other. Both times grow with the requests that it runs.
     """
-    if not signals.service_s and not memory.most_per_s:
-        return 0.0
-    full = rules.slots / signals.service_s if signals.service_s else float("inf")
-    if memory.busy_replica_s >= EVIDENCE:
-        return min(full, memory.busy_taken / memory.busy_replica_s)
-    return min(full, UNTRIED * memory.most_per_s) if memory.most_per_s else 0.0
+
+    per_s: float
+    """Requests that it can take per second."""
+    service_s: float
+    service_more_s: float
+    """Time that a request holds its slot on an empty replica, and how much more for each request that runs, s."""
+    prompt_s: float
+    prompt_more_s: float
+    """Time for its prompt, likewise."""
+    longest_s: float
+    """Most time that a request holds its slot, s."""
 
 
-def utilization(waiting: float) -> float:
-    """Return the utilization of a queue with Poisson arrivals and equal service times in which so many wait (M/D/1).
+def throughput(speed: Speed, slots: int) -> Throughput | None:
+    """Return what a replica can do, from lines that are fitted to what was seen; None until something was."""
+    if not speed.service_s:
+        return None
+    service_s, service_more = _line(speed, speed.service_s, speed.running_service, slots)
+    prompt_s, prompt_more = _line(speed, speed.prompt_s, speed.running_prompt, slots)
+    mean_s, full = speed.service_s / speed.requests, speed.running / speed.requests / slots
+    deviation_s = sqrt(max(0.0, speed.service_squared / speed.requests - mean_s**2))
+    longest_s = max(mean_s * (1 + SLOWER) / (1 + SLOWER * full), mean_s + 3 * deviation_s)
+    longest_s = min(longest_s, service_s + service_more * slots)
+    per_s = slots / longest_s
+    # The rate at which prompts take all the time: rate (prompt_s + prompt_more running) = 1, and Little's law gives
+    # running = rate (service_s + service_more running).
+    linear = prompt_s + service_more
+    square = prompt_more * service_s - prompt_s * service_more
+    if linear:
+        per_s = min(per_s, 2 / (linear + sqrt(max(0.0, linear**2 + 4 * square))))
+    return Throughput(per_s, service_s, service_more, prompt_s, prompt_more, longest_s)
 
-    Its mean number of waiting requests is u^2 / (2 (1 - u)).
-    """
-    return sqrt(waiting**2 + 2 * waiting) - waiting
+
+def _line(speed: Speed, total: float, products: float, slots: int) -> tuple[float, float]:
+    """Return what a request takes on an empty replica, and how much more for each request that the replica runs, s."""
+    requests = speed.requests
+    running, mean = speed.running / requests, total / requests
+    expected = mean * SLOWER / (slots + SLOWER * running)
+    spread = speed.running_squared - running * speed.running
+    known = EXPECTED * slots**2
+    more = (products - running * total + known * expected) / (spread + known)
+    more = min(max(0.0, more), STEEPEST * mean / max(running, 1e-9))
+    return mean - more * running, more
 
 
 def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: float, rules: ScalingRules) -> Floats:
@@ -368,76 +426,87 @@ def replicas_wanted(memory: Memory, now_s: float, cold_start_s: float, per_s: fl
     trend = minute + growth * (MEANS_S[1] + cold_start_s)
     levels = [_level(memory, level) for level in range(len(MEANS_S))]
     levels += [trend, _of_day(memory, now_s, cold_start_s), rules.max_replicas * USABLE * per_s]
-    most = np.maximum(ROOM * np.array(levels)[LEVEL], FOLLOWS * recent)
+    most = np.maximum(ROOM * np.array(levels)[LEVEL], np.array([0.0, recent, minute])[FOLLOWS])
     whole = np.ceil(most / (USABLE * per_s) - 1e-6)
     return np.asarray(np.clip(whole, max(1, rules.min_replicas), max(1, rules.max_replicas)))
 
 
-def choice(trial: Trial, settings: ScalingSettings, takes: float) -> int:
+def choice(trial: Trial, rules: ScalingRules, takes: float) -> int:
     """Return the cheapest rule that keeps the share of misses; without one, the one that misses least.
 
     Rules that cost more than may be spent are left out, except where all do.
 
     Args:
         trial: what the rules would have done.
-        settings: of the operator.
+        rules: of the tier.
         takes: requests that a replica takes within a cold start, for the burst that was not seen yet.
     """
     seen_s = max(trial.seen_s, 1e-9)
-    unseen = np.clip(BURST * trial.load - USABLE * trial.cost, 0.0, None) / seen_s
-    share = (trial.missed + BURST_CHANCE * takes * unseen) / max(trial.requests, 1e-9)
-    allowed = trial.cost <= settings.most_spend * max(trial.load, trial.seen_s)
+    # What all replicas could not take either is not missed for want of room.
+    burst = min(BURST * trial.load / seen_s, USABLE * rules.max_replicas)
+    unseen = np.clip(burst - USABLE * trial.cost / seen_s, 0.0, None)
+    missed = trial.missed + BURST_CHANCE * takes * unseen
+    share = missed[0] / max(trial.requests, 1e-9)
+    allowed = trial.cost <= rules.settings.most_spend * max(trial.load, trial.seen_s)
     if not allowed.any():
         return int(np.argmin(trial.cost))
-    good = allowed & (share <= settings.miss_share)
+    good = allowed & (share <= rules.settings.miss_share)
     if good.any():
-        return int(np.argmin(np.where(good, trial.cost, np.inf)))
+        near = good & (trial.cost <= NEAR * trial.cost[good].min())
+        return int(np.lexsort((trial.cost, missed[1], ~near))[0])
     # Of those that miss equally often, the cheapest.
     return int(np.argmin(np.where(allowed, share + 1e-6 * trial.cost / max(1e-9, trial.cost.max()), np.inf)))
 
 
 def _tried(
-    signals: Signals,
-    memory: Memory,
+    now_s: float,
+    trial: Trial,
     rules: ScalingRules,
     wanted: Floats,
     arrived: float,
     elapsed_s: float,
     cold_start_s: float,
-    per_s: float,
+    can: Throughput,
 ) -> Trial:
     """Add the requests that came to what every rule would have done.
 
-    A tier under a rule is a queue: its ready replicas take requests at their rate, some of them at once, and the others
-    wait.
+    A tier under a rule is two queues, as fluids: requests wait for a slot, and then for the prompts before theirs.
     """
-    trial = memory.trial
-    new_part = not trial.wanted or signals.now_s - trial.part_s >= cold_start_s / PARTS
+    new_part = not trial.wanted or now_s - trial.part_s >= cold_start_s / PARTS
     most = wanted if new_part else np.maximum(trial.wanted[-1], wanted)
     wanted_parts = _with_part(trial.wanted, most, new_part)
     requested = np.maximum.reduce(wanted_parts)
     fewest = requested if new_part else np.minimum(trial.requested[-1], requested)
     requested_parts = _with_part(trial.requested, fewest, new_part)
     ready = np.minimum.reduce(requested_parts)
-    taken_per_s = USABLE * per_s * ready
 
-    there = trial.waiting
-    then = np.maximum(0.0, there + _LARGER * arrived - taken_per_s * elapsed_s)
-    # Idle replicas begin some requests at once.
-    at_once = memory.most_at_once * ready
-    waits = [np.maximum(0.0, waiting - at_once) / taken_per_s for waiting in (there, then)]
-    longest, shortest = np.maximum(*waits), np.minimum(*waits)
-    target_s = rules.settings.wait_target_ms / 1000
+    each = np.minimum(trial.running / np.maximum(trial.ready, 1.0), rules.slots)
+    service_s = np.minimum(can.longest_s, can.service_s + can.service_more_s * each)
+    # Replicas that leave finish their requests.
+    running = each * np.minimum(ready, np.maximum(trial.ready, 1.0)) * np.exp(-elapsed_s / service_s)
+    queued = trial.queued + _LARGER * arrived
+    begun = np.minimum(queued, rules.slots * ready - running)
+    running, queued = running + begun, queued - begun
+    prompts_s = np.maximum(0.0, trial.prompts_s + begun * (can.prompt_s + can.prompt_more_s * each) - ready * elapsed_s)
+    slot_s = can.longest_s / rules.slots
+    there = (trial.queued * slot_s + trial.prompts_s) / ready
+    then = (queued * slot_s + prompts_s) / ready
+    longest, shortest = np.maximum(there, then), np.minimum(there, then)
+    # Of prompts that take longer than the target themselves, those that wait as long again are late.
+    target_s = max(rules.settings.ttft_target_ms / 1000 - can.prompt_s, can.prompt_s)
     late = np.clip((longest - target_s) / np.maximum(longest - shortest, 1e-9), 0.0, 1.0)
     keep = exp(-elapsed_s / FORGET_S)
     return Trial(
-        waiting=then,
-        missed=trial.missed * keep + arrived * (_CHANCES @ late),
+        ready=ready,
+        running=running,
+        queued=queued,
+        prompts_s=prompts_s,
+        missed=trial.missed * keep + arrived * late,
         cost=trial.cost * keep + requested * elapsed_s,
         requests=trial.requests * keep + arrived,
-        load=trial.load * keep + arrived / per_s,
+        load=trial.load * keep + arrived / can.per_s,
         seen_s=trial.seen_s * keep + elapsed_s,
-        part_s=signals.now_s if new_part else trial.part_s,
+        part_s=now_s if new_part else trial.part_s,
         wanted=wanted_parts,
         requested=requested_parts,
     )
@@ -470,7 +539,7 @@ def _needed(
         need = max(int(wanted[rule]), ceil(signals.engine_running / rules.slots))
         # A backlog that lasts for a cold start would be gone if it had been followed.
         lasts = memory.waiting_since_s is not None and signals.now_s - memory.waiting_since_s >= cold_start_s
-        if FOLLOWS[rule] or lasts:
+        if FOLLOWS[rule] == _AT_ONCE or lasts:
             clearing = signals.waiting / CLEAR_BACKLOG_S
             need = max(need, ceil((_level(memory, 0) + clearing) / (USABLE * per_s) - 1e-6))
     needs = {Reason.LOAD: need}
@@ -492,25 +561,33 @@ def _with_speed(signals: Signals, memory: Memory, rules: ScalingRules, arrived: 
     )
     if not signals.running:
         return memory
-    gain = 1 - exp(-elapsed_s / RATE_S)
-    per_s = memory.taken_per_s + gain * (began / elapsed_s / signals.running - memory.taken_per_s)
-    waiting = memory.waiting_each + gain * (signals.waiting / signals.running - memory.waiting_each)
-    busy = utilization(waiting)
-    at_once = 0.0 if signals.waiting else began / signals.running
-    memory = replace(
-        memory,
-        taken_per_s=per_s,
-        waiting_each=waiting,
-        most_per_s=max(memory.most_per_s, per_s),
-        most_at_once=min(float(rules.slots), max(memory.most_at_once, at_once)),
-    )
-    if busy < BUSY or not signals.waiting:
-        return memory
-    keep, replica_s = exp(-elapsed_s / FORGET_S), signals.running * elapsed_s
+    return replace(memory, speed=_with_requests(memory.speed, signals, rules.slots, began, elapsed_s))
+
+
+def _with_requests(speed: Speed, signals: Signals, slots: int, began: float, elapsed_s: float) -> Speed:
+    """Add the requests that began to what is known of a replica's speed."""
+    gain = 1 - exp(-elapsed_s / SPEED_S)
+    taken = speed.taken_per_s + gain * (began / elapsed_s / signals.running - speed.taken_per_s)
+    running = speed.running_each + gain * (signals.engine_running / signals.running - speed.running_each)
+    prompts = speed.prompts_each + gain * (signals.prompts - speed.prompts_each)
+    weight = speed.weight + gain * (1 - speed.weight)
+    speed = replace(speed, taken_per_s=taken, running_each=running, prompts_each=prompts, weight=weight)
+    if weight < WHOLE or not signals.service_s or not taken or not running:
+        return speed
+    keep, requests = exp(-elapsed_s / FORGET_S), taken * signals.running * elapsed_s
+    # Little's law: without the time in which a request waits on its replica for other prompts.
+    service_s, prompt_s = running / taken, prompts / taken
     return replace(
-        memory,
-        busy_taken=memory.busy_taken * keep + per_s * replica_s,
-        busy_replica_s=memory.busy_replica_s * keep + busy * replica_s,
+        speed,
+        requests=speed.requests * keep + requests,
+        busy=speed.busy * keep + requests * max(running / slots, prompts),
+        running=speed.running * keep + requests * running,
+        running_squared=speed.running_squared * keep + requests * running**2,
+        service_s=speed.service_s * keep + requests * service_s,
+        service_squared=speed.service_squared * keep + requests * service_s**2,
+        running_service=speed.running_service * keep + requests * running * service_s,
+        prompt_s=speed.prompt_s * keep + requests * prompt_s,
+        running_prompt=speed.running_prompt * keep + requests * running * prompt_s,
     )
 
 
@@ -641,6 +718,7 @@ class DemandPolicy:
 PUBLISHED: Final = (
     "running",
     "taken_per_s",
+    "prompts",
     "queued",
     "engine_running",
     "engine_waiting",
@@ -667,6 +745,7 @@ def signals_of(context: AutoscalingContext) -> Signals:
         scaled_out_s=context.last_scale_up_time,
         queued=context.total_queued_requests or 0.0,
         taken_per_s=sum(newest.get("taken_per_s", ())),
+        prompts=_mean(newest.get("prompts", ())),
         engine_running=sum(newest.get("engine_running", ())),
         engine_waiting=sum(newest.get("engine_waiting", ())),
         service_s=_mean([value for value in newest.get("service_s", ()) if value]),

@@ -15,7 +15,7 @@ from router.difficulty.classify import Classification, classify_prompt, estimate
 from router.needs import NOTHING_MORE, Needs, Service, service
 from router.observation import Observation, TierState
 from router.prediction import Prediction, predict
-from router.registry import TIER_NAMES, ChainEntry, Profile, SpeculationMethod, TierName
+from router.registry import DEFAULT_AUTO, TIER_NAMES, AutoSettings, ChainEntry, Profile, SpeculationMethod, TierName
 from router.request import Goal, InferenceRequest, Message, Mode
 from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
@@ -127,7 +127,7 @@ def plan(
         NoTierError: in auto mode, if no tier can ever serve the request.
     """
     watch = Stopwatch(clock)
-    classification = classify_chat(request.chat())
+    classification = classify_chat(request.chat(), profile.auto)
     watch.lap("classify_prompt", classified(classification).model_dump())
 
     speed = DEFAULT_SPEED if request.speed is None else request.speed
@@ -205,13 +205,14 @@ def forecast(
     return predict(tier, state, category, most, profile.baseline)
 
 
-def classify_chat(chat: tuple[Message, ...]) -> Classification:
+def classify_chat(chat: tuple[Message, ...], auto: AutoSettings = DEFAULT_AUTO) -> Classification:
     """Classify the last user message in its conversation, or the last message of all if the user wrote none."""
     texts = [message.content for message in chat if message.role == "user"] or [chat[-1].content]
     return classify_prompt(
         texts[-1],
         earlier="\n".join(texts[:-1]),
         conversation_tokens=sum(estimate_tokens(message.content) for message in chat[:-1]),
+        auto=auto,
     )
 
 

@@ -11,12 +11,17 @@ TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "p_eagle", "ngram", "ngram_gpu", "suffix"]
 Runner = Literal["v1", "v2"]
 """vLLM's model runners."""
+ONLY_ON_V1: Final[tuple[SpeculationMethod, ...]] = ("suffix", "p_eagle")
+"""Methods that V2 cannot do right: it has no suffix drafts, and no heads that draft all tokens at once (vLLM 0.32:
+config/vllm.py:2915-2953)."""
 Drafts = Literal["own", "ngram"]
 """Who drafts: `own`, the chain entry's draft model or EAGLE head; `ngram`, what followed the last tokens when they
 stood there before."""
 DraftsChoice = Literal["own", "ngram", "auto"]
 """Who shall draft; `auto`: the controller decides, by acceptance and cost."""
 Power = Annotated[int, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, le=100)]
+"""Percent."""
 DraftTokens = Annotated[int, Field(ge=0, le=32, strict=True)] | Literal["auto"]
 """Draft tokens per step; `auto`: the controller decides at each step."""
 Tau = Annotated[float, Field(ge=0, le=1, strict=True)] | Literal["auto"]
@@ -265,6 +270,12 @@ class Tier(Frozen):
         """GPUs that a replica splits its model over; 1 on a share of one, and on CPU."""
         return max(1, int(self.gpus))
 
+    def most_sequences(self, entry: ChainEntry) -> int:
+        """Return how many sequences an engine of the entry works on at a time: its `max_num_seqs`, else as many as a
+        replica has requests."""
+        said = entry.engine_args.get("max_num_seqs")
+        return said if isinstance(said, int) else self.max_ongoing_requests
+
     def entry(self, name: str | None) -> ChainEntry:
         """Return the chain entry of that name, or the first if there is none, as while no engine has started."""
         return next((entry for entry in self.chain if entry.name == name), self.chain[0])
@@ -281,6 +292,30 @@ class Baseline(Frozen):
     source: str = Field(description="Where these figures come from.")
 
 
+class AutoSettings(Frozen):
+    """How auto mode spreads prompts over the tiers."""
+
+    shares: tuple[Share, Share, Share, Share] = Field(
+        default=(50.0, 30.0, 15.0, 5.0),
+        description="Share of the reference mix's prompts that each tier gets, weakest first, percent; the sum is 100. "
+        "The tiers' boundaries are these quantiles of its scores.",
+    )
+    gain_model: str | None = Field(
+        default=None,
+        description="Path of a gain model that `power-lever calibrate` wrote, the same on every node; null: the "
+        "shipped one.",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> AutoSettings:
+        if abs(sum(self.shares) - 100) > 1e-6:
+            raise ValueError(f"shares {list(self.shares)} must add up to 100, not {sum(self.shares):g}")
+        return self
+
+
+DEFAULT_AUTO: Final = AutoSettings()
+
+
 class Profile(Frozen):
     """A whole tier registry: the four tiers in order of power, the models they name, the savings baseline."""
 
@@ -288,6 +323,7 @@ class Profile(Frozen):
     tiers: dict[TierName, Tier] = Field(description="Exactly the four tiers, least powerful first.")
     models: dict[str, ModelSource] = Field(description="Every model that an entry names.")
     baseline: Baseline = Field(description="What savings are counted against.")
+    auto: AutoSettings = Field(default=DEFAULT_AUTO, description="How auto mode spreads prompts over the tiers.")
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:

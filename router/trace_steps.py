@@ -60,8 +60,10 @@ class ClassifiedPrompt(Frozen):
     """The category and the difficulty of a prompt."""
 
     category: Category = Field(description="Category of the prompt.")
-    difficulty: int = Field(ge=1, le=10, description="1 (a greeting) to 10 (a research problem).")
-    score: float = Field(description="The difficulty before rounding; it orders prompts of the same difficulty.")
+    difficulty: int = Field(ge=1, le=10, description="1 to 10: where the score stands among the shares of the tiers.")
+    score: float = Field(
+        description="Share of the reference mix (0-1) that is expected to gain less from a stronger model."
+    )
     reasons: tuple[str, ...] = Field(description="Why, strongest kind first; with words of the rules only.")
 
 

@@ -16,6 +16,7 @@ from cluster.profiles.reading import read_yaml, validate_profile
 from router.errors import ConfigError, unknown_keys
 from router.registry import TIER_NAMES, Profile
 from serve_app.config import load_config
+from serve_app.engine.vllm.known_arguments import argument_problems
 
 IMPORT_PATH: Final = "serve_app.app:build"
 """How a config file names our application."""
@@ -68,8 +69,8 @@ def check(path: Path) -> list[str]:
 
 
 def _warnings(profile: Profile) -> list[str]:
-    # No errors: this is arithmetic, and a card or a model may differ from what the catalogue says.
-    return [f"warning: {problem}" for problem in profile_problems(profile)]
+    # No errors: a card, a model or the vLLM of a replica may differ from what is known here.
+    return [f"warning: {problem}" for problem in (*profile_problems(profile), *argument_problems(profile))]
 
 
 def _check_names(path: Path, application: ServeApplicationSchema) -> None:

@@ -6,7 +6,8 @@ Three kinds of engine:
 - `drafts`: the entry as it is.
 - `unquantised`: the model that a quantised target was made from, for the comparison of answers.
 
-Each engine is started with empty compile caches, and once more with warm ones.
+Each engine is started twice. With empty compile caches: answers, and one request at a time. When all engines were, with
+warm ones: more requests at a time and what else there is, as long as the engines after it can still be started.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from router.registry import ChainEntry, Profile, Tier
@@ -64,6 +65,8 @@ class Engine:
     """Why it cannot be started here; None: it is tried."""
     dummy: tuple[str, ...] = ()
     """Models whose weights are made up, as they are not in the models folder."""
+    again: bool = False
+    """Whether this is its second start, with warm caches."""
 
     @property
     def key(self) -> str:
@@ -92,15 +95,14 @@ def depths(k_max: int) -> list[int]:
 
 def batches(tier: Tier, entry: ChainEntry) -> list[int]:
     """Return how many requests at a time are measured: `BATCHES`, up to what an engine of the entry takes at a time."""
-    sequences = entry.engine_args.get("max_num_seqs")
-    most = min(tier.max_ongoing_requests, sequences) if isinstance(sequences, int) else tier.max_ongoing_requests
+    most = min(tier.max_ongoing_requests, tier.most_sequences(entry))
     return sorted({min(batch, most) for batch in BATCHES})
 
 
 def engines_of(
     profile: Profile, models: Models, cards: int, only: Callable[[str], bool] = lambda label: True
 ) -> list[Engine]:
-    """Return the engines to start for a profile, each once, in the order of its tiers and chains; warm starts last.
+    """Return the engines to start for a profile, in the order of its tiers and chains, each once; then each again.
 
     Args:
         profile: the profile.
@@ -115,8 +117,10 @@ def engines_of(
             if only(label):
                 for engine in _engines_of_entry(label, tier, entry, models, cards):
                     found.setdefault(engine.key, engine)
-    first = list(found.values())
-    return first + [_started_again(engine) for engine in first if engine.impossible is None]
+    whole = list(found.values())
+    return [_first_start(engine) for engine in whole] + [
+        _second_start(engine) for engine in whole if engine.impossible is None
+    ]
 
 
 def _engines_of_entry(label: str, tier: Tier, entry: ChainEntry, models: Models, cards: int) -> list[Engine]:
@@ -145,7 +149,7 @@ def _of_drafts(k_max: int, at_once: Sequence[int]) -> list[Measurement]:
     loads = [
         Measurement("load", setting, batch)
         for batch in at_once
-        for setting in (f"K={k_max}", AUTO, *(f"K={k}" for k in depths(k_max)[:-1]), MIXED)
+        for setting in (f"K={k_max}", *(f"K={k}" for k in depths(k_max)[:-1]), MIXED, AUTO)  # auto learns from all
     ]
     return [*(Measurement("answers", setting) for setting in compared), *loads, Measurement("acceptance", f"K={k_max}")]
 
@@ -174,6 +178,15 @@ def _engine(
     return Engine(label, role, tier, entry, tuple(measurements), impossible, dummy)
 
 
-def _started_again(engine: Engine) -> Engine:
-    again = (Measurement("start", "warm"),)
-    return Engine(engine.label, engine.role, engine.tier, engine.entry, again, None, engine.dummy)
+def _first_start(engine: Engine) -> Engine:
+    return replace(engine, measurements=tuple(each for each in engine.measurements if _is_first(each)))
+
+
+def _second_start(engine: Engine) -> Engine:
+    rest = [each for each in engine.measurements if not _is_first(each)]
+    return replace(engine, measurements=(Measurement("start", "warm"), *rest), again=True)
+
+
+def _is_first(measurement: Measurement) -> bool:
+    """Return whether it belongs to the first start of an engine."""
+    return measurement.kind in ("start", "answers") or (measurement.kind, measurement.batch) == ("load", BATCHES[0])

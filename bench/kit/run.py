@@ -1,6 +1,7 @@
 """Measure one engine after the other until the time is over.
 
-Nothing is begun that is not expected to end in time. What is begun nevertheless ends with the time: an engine that does
+Nothing is begun that is not expected to end in time, and nothing after a second start that would take the time for the
+second start of another engine. What is begun nevertheless ends with the time: an engine that does
 not answer by then is ended, with its processes, and its measurement is left for the next run.
 """
 
@@ -60,10 +61,10 @@ class Run:
     def engines(self, engines: Sequence[Engine]) -> int:
         """Measure what is missing; return how many measurements are left for another run."""
         left = 0
-        for engine in engines:
+        for place, engine in enumerate(engines):
             self.results.say_impossible(engine)
             if engine.impossible is None and not self.results.failed(engine):
-                left += self._engine(engine)
+                left += self._engine(engine, self._starts_s(engines[place + 1 :]) if engine.again else 0.0)
         return left
 
     def left(self, engines: Sequence[Engine]) -> int:
@@ -78,16 +79,31 @@ class Run:
             if self.results.get(engine, each) is None and not self.hopeless(engine, each)
         ]
 
-    def _engine(self, engine: Engine) -> int:
+    def _starts_s(self, engines: Sequence[Engine]) -> float:
+        """Return how long the missing starts of these engines take, s."""
+        able = [engine for engine in engines if engine.impossible is None and not self.results.failed(engine)]
+        return sum(self._start_s(each) for each in able if any(what.kind == "start" for what in self._todo(each)))
+
+    def _engine(self, engine: Engine, kept_s: float) -> int:
+        """Measure what is missing on one engine.
+
+        Args:
+            engine: the engine.
+            kept_s: time that is kept for the starts of other engines, s.
+
+        Returns:
+            How many measurements are left.
+        """
         todo = self._todo(engine)
         if not todo:
             return 0
-        if not self._fits(self._start_s(engine) + (0.0 if todo[0].kind == "start" else self._other_s(todo[0]))):
+        first_s = 0.0 if todo[0].kind == "start" else self._other_s(todo[0]) + kept_s
+        if not self._fits(self._start_s(engine) + first_s):
             self.report(f"{engine.label} ({engine.role}): left for the next run")
             return len(todo)
         self.report(f"{engine.label} ({engine.role}): starting, {len(todo)} measurements")
         try:
-            return self._measure_all(engine, todo)
+            return self._measure_all(engine, todo, kept_s)
         except EngineGoneError as error:
             if self.clock() < self._end_s:
                 self._failed(engine, reason_in(str(error)))
@@ -103,7 +119,7 @@ class Run:
         self.results.fail(engine, reason)
         self.report(f"{engine.label} ({engine.role}): failed: {reason}")
 
-    def _measure_all(self, engine: Engine, todo: Sequence[Measurement]) -> int:
+    def _measure_all(self, engine: Engine, todo: Sequence[Measurement], kept_s: float) -> int:
         left = 0
         with self.start(engine, todo[0] == Measurement("start", "empty")) as process:
             if todo[0].kind != "start":
@@ -111,7 +127,7 @@ class Run:
                 self.measure(process, engine, AGAIN, self._end_s - self.clock())
             for measurement in todo:
                 since_s = self.clock()
-                if measurement.kind != "start" and not self._fits(self._other_s(measurement)):
+                if measurement.kind != "start" and not self._fits(self._other_s(measurement) + kept_s):
                     left += 1
                     continue
                 try:

@@ -96,6 +96,8 @@ class Counts(NamedTuple):
     waits: Ints
     waited_s: Floats
     """Requests whose prefill has begun, and the sum of their waits, without those that waited for a start."""
+    prompts_s: Floats
+    """Replica-seconds in which a serving replica had a prompt whose prefill had not ended."""
     gone_s: Floats
     """Replica-seconds of those that have gone, since `Speed.counted_from_s`."""
 
@@ -143,6 +145,7 @@ def no_counts() -> Counts:
         served_s=np.zeros(1),
         waits=np.zeros(1, int),
         waited_s=np.zeros(1),
+        prompts_s=np.zeros(1),
         gone_s=np.zeros(1),
     )
 
@@ -227,7 +230,7 @@ def _begin(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed,
         return
     counts.free[0] -= 1
     requests.begun_s[request] = now_s
-    _settle(replicas, place, now_s)
+    _settle(replicas, counts, place, now_s)
     replicas.busy[place] += 1
     end = (replicas.prompts_from[place] + replicas.prompts[place]) % speed.slots
     replicas.prompt_request[place, end] = request
@@ -256,7 +259,7 @@ def _prefill(requests: Requests, replicas: Replicas, counts: Counts, speed: Spee
 def _event(requests: Requests, replicas: Replicas, counts: Counts, speed: Speed, place: int) -> None:
     """Let a replica's next event happen: a prompt's prefill ends, or else a request."""
     now_s = replicas.next_s[place]
-    _settle(replicas, place, now_s)
+    _settle(replicas, counts, place, now_s)
     if replicas.prompts[place] and replicas.prompt_ends_s[place] <= now_s:
         request = replicas.prompt_request[place, replicas.prompts_from[place]]
         requests.first_s[request] = now_s
@@ -320,9 +323,12 @@ def gone(replicas: Replicas, counts: Counts, speed: Speed, place: int, now_s: fl
 
 
 @_inlined
-def _settle(replicas: Replicas, place: int, now_s: float) -> None:
-    """Count the tokens that a replica has decoded since its last event."""
-    replicas.tokens[place] += (now_s - replicas.now_s[place]) * replicas.tokens_per_s[place]
+def _settle(replicas: Replicas, counts: Counts, place: int, now_s: float) -> None:
+    """Count the tokens that a replica has decoded since its last event, and its time with prompts."""
+    took_s = now_s - replicas.now_s[place]
+    replicas.tokens[place] += took_s * replicas.tokens_per_s[place]
+    if replicas.prompts[place] and replicas.state[place] == SERVING:
+        counts.prompts_s[0] += took_s
     replicas.now_s[place] = now_s
 
 

@@ -62,6 +62,7 @@ def ours(tier: Tier, miss_share: float) -> Policy:
                 scaled_out_s=scaled_out_s,
                 queued=snapshot.queued,
                 taken_per_s=snapshot.taken_per_s,
+                prompts=snapshot.prompts,
                 engine_running=snapshot.engine_running,
                 engine_waiting=snapshot.engine_waiting,
                 service_s=snapshot.service_s,
@@ -189,16 +190,16 @@ def _replicas(hardware: Hardware, replicas_max: int) -> Sequence[float]:
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
-        OURS: Family(ours, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.75, 0.85)),
+        OURS: Family(ours, _each(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6)),
         "serve_default": Family(
             serve_default,
             lambda hardware, replicas_max: [share * hardware.slots for share in (0.25, 0.375, 0.5, 0.75, 1.0)],
             rival=True,
         ),
-        "keda_queue": Family(keda_queue, _each(1, 2, 5, 10, 20), rival=True),
+        "keda_queue": Family(keda_queue, _each(1, 5, 20), rival=True),
         "fixed": Family(fixed, _replicas, rival=True),
         "clairvoyant": Family(clairvoyant, _each(0.6, 0.8, 1.0, 1.2, 1.4, 1.7)),
-        "ours_fast_start": Family(ours, _each(0.001, 0.01, 0.1), cold_start=0.1),
+        "ours_fast_start": Family(ours, _each(0.001, 0.01), cold_start=0.1),
         "fixed_admission": Family(fixed, lambda hardware, replicas_max: [replicas_max], admission=True),
     }
 )

@@ -74,6 +74,8 @@ class Snapshot:
     """Mean wait for the prefill to begin, over the last ten seconds, without waits for a replica that started."""
     taken_per_s: float = 0.0
     """Requests that replicas took in the last second."""
+    prompts: float = 0.0
+    """Share of the last second (0-1) in which a replica had prompts to read, mean of the serving ones."""
 
     @property
     def in_engines(self) -> int:
@@ -222,6 +224,7 @@ def simulate(
     waits: deque[tuple[int, float]] = deque(maxlen=int(WAITS_S / PERIOD_S))
     services: deque[tuple[int, float]] = deque(maxlen=int(SERVICES_S / PERIOD_S))
     actions = taken = 0
+    read_s = 0.0
     target = most = initial
     for second in range(int(trace.duration_s / PERIOD_S)):
         now_s = second * PERIOD_S
@@ -237,8 +240,9 @@ def simulate(
             service_s=_mean(services),
             queue_wait_s=_mean(waits),
             taken_per_s=(int(counts.begun[0]) - taken) / PERIOD_S,
+            prompts=min(1.0, (float(counts.prompts_s[0]) - read_s) / PERIOD_S / max(1, int(counts.serving[0]))),
         )
-        taken = int(counts.begun[0])
+        taken, read_s = int(counts.begun[0]), float(counts.prompts_s[0])
         new_target = policy(snapshot)
         if new_target != target:
             target = new_target

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Any, Final
+from typing import Final
 
 from cluster.catalogue.types import GIB, Catalogue, Gpu, Model, catalogue
 from router.registry import ChainEntry, Profile, Tier
@@ -113,15 +113,13 @@ def entry_budget(entry: ChainEntry, tier: Tier, known: Catalogue | None = None) 
             draft_bytes, draft_kv = small.weight_bytes, small.kv_bytes_per_token(small.layers, parallel)
         else:
             return None
-    sequences = _whole(arguments, "max_num_seqs", tier.max_ongoing_requests)
+    sequences = tier.most_sequences(entry)
     allowed = arguments.get("gpu_memory_utilization", default_utilization(tier, known))
     return Budget(
         weights=model.weight_bytes / parallel / GIB,
         draft=draft_bytes / parallel / GIB,
         graphs=_graphs(model, sequences, drafts, bool(arguments.get("enforce_eager"))),
-        activations=_activations(
-            model, parallel, _whole(arguments, "max_num_batched_tokens", DEFAULT_BATCHED_TOKENS), sequences, drafts
-        ),
+        activations=_activations(model, parallel, _batched_tokens(entry), sequences, drafts),
         kv=kv_cache(model, parallel, entry.max_model_len, drafts, draft_kv),
         allowed=float(allowed) * gpu.memory_gib if isinstance(allowed, int | float) else 0.0,
     )
@@ -174,6 +172,6 @@ def _graphs(model: Model, sequences: int, drafts: int, eager: bool) -> float:
     return _GRAPHS_GIB + graphs * model.layers * _GRAPH_GIB_PER_LAYER
 
 
-def _whole(arguments: dict[str, Any], key: str, default: int) -> int:
-    value = arguments.get(key, default)
-    return value if isinstance(value, int) else default
+def _batched_tokens(entry: ChainEntry) -> int:
+    said = entry.engine_args.get("max_num_batched_tokens")
+    return said if isinstance(said, int) else DEFAULT_BATCHED_TOKENS

@@ -7,10 +7,8 @@ from typing import Final
 
 from cluster.catalogue.memory import default_utilization, entry_budget, memory_problems
 from cluster.catalogue.types import GIB, Catalogue, Eagle3Head, Gpu, Model, catalogue
-from router.registry import ChainEntry, Profile, Tier
+from router.registry import ONLY_ON_V1, ChainEntry, Profile, Tier
 
-_ON_V1: Final = ("suffix", "p_eagle")
-"""Methods that only vLLM's V1 runner has."""
 _SHRINKS: Final = {"fp8": 2, "experts_int8": 2, "bitsandbytes": 4, "torchao": 4}
 """Methods of vLLM that may quantise 16-bit weights while they load, and how much smaller these are then."""
 
@@ -63,12 +61,12 @@ def _of_entry(entry: ChainEntry, tier: Tier, gpu: Gpu | None, profile: Profile, 
 
 def _sequences(entry: ChainEntry, tier: Tier) -> Iterator[str]:
     """Yield that a batch is too small for the drafts: vLLM's V2 runner needs more sequences (`compat.py`)."""
-    key = "max_num_seqs" if "max_num_seqs" in entry.engine_args else "max_ongoing_requests"
-    most = entry.engine_args.get(key, tier.max_ongoing_requests)
-    drafts = entry.speculation.k_max if entry.speculation and entry.runner != "v1" else 0
-    on_v1 = entry.speculation is not None and entry.speculation.method in _ON_V1
-    if isinstance(most, int) and most <= drafts and not on_v1:
-        yield f"{key}: got {most}, must be more than speculation.k_max ({drafts})"
+    speculation, most = entry.speculation, tier.most_sequences(entry)
+    if speculation is None or entry.runner == "v1" or speculation.method in ONLY_ON_V1:
+        return
+    if most <= speculation.k_max:
+        key = "max_num_seqs" if "max_num_seqs" in entry.engine_args else "max_ongoing_requests"
+        yield f"{key}: got {most}, must be more than speculation.k_max ({speculation.k_max})"
 
 
 def _context(entry: ChainEntry, target: Model) -> Iterator[str]:

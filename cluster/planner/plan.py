@@ -97,19 +97,23 @@ def choose(
     kinds = {each.gpu: index for index, each in enumerate(cards)}
     # The best that the tiers after each may add.
     rest = [sum(options[name][0][0] for name in order[index + 1 :]) for index in range(len(order))]
+    # The most that each and the tiers after it may take.
+    largest = [max(each.demand for _, each in options[name]) for name in order]
+    takes = [sum(largest[index:]) for index in range(len(order))]
     best: tuple[float, Chosen | None] = (float("-inf"), None)
 
     def search(chosen: Chosen, score: float, left: dict[str, int]) -> None:
         nonlocal best
         if len(chosen) == len(order):
-            score -= _IDLE * min(sum(left.values()) // WHOLE, _MOST_IDLE) + (0.0 if cheapest(chosen) else _DEAR)
+            score -= _idle(sum(left.values())) + (0.0 if cheapest(chosen) else _DEAR)
             if score > best[0] and all(_placed(each, chosen) for each in cards):
                 best = (score, dict(chosen))
             return
         name = order[len(chosen)]
         above = chosen[order[len(chosen) - 1]] if chosen else None
+        most = score + rest[len(chosen)] - _idle(sum(left.values()) - takes[len(chosen)])
         for own, recipe in options[name]:
-            if score + own + rest[len(chosen)] <= best[0]:
+            if most + own <= best[0]:
                 break
             if recipe.demand > left[recipe.gpu] or (above is not None and recipe.rank > above.rank):
                 continue
@@ -120,6 +124,11 @@ def choose(
 
     search({}, 0.0, {each.gpu: WHOLE * each.count for each in cards})
     return best[1]
+
+
+def _idle(left: int) -> float:
+    """Return the cost of so many hundredths of cards that no tier takes; fewer than none cost nothing."""
+    return _IDLE * min(max(0, left) // WHOLE, _MOST_IDLE)
 
 
 def cheapest(chosen: Mapping[TierName, Recipe]) -> bool:

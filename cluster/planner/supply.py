@@ -65,8 +65,11 @@ def _known(name: str, where: str) -> str:
     names = {gpu.upper(): gpu for gpu in catalogue().gpus}
     if name.upper() in names:
         return names[name.upper()]
-    # H100-80G and H100-NVL are an H100, and no A100-80G.
-    close = sorted(filter(name.upper().startswith, names), key=len)[-1:] or get_close_matches(name.upper(), names, n=1)
+    # H100-80G and H100-NVL are an H100, and no A100-80G; RTX4090 is a GeForce-RTX-4090.
+    plain = {gpu.replace("-", ""): gpu for gpu in names}
+    written = name.upper().replace("-", "")
+    longer = sorted(filter(written.startswith, plain), key=len)[-1:] or [gpu for gpu in plain if gpu.endswith(written)]
+    close = [plain[gpu] for gpu in longer] or get_close_matches(name.upper(), names, n=1)
     hint = f", did you mean {names[close[0]]}?" if close else ""
     if name.upper() == "A100":
         hint = ", did you mean A100-40G or A100-80G?"

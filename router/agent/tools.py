@@ -124,10 +124,10 @@ class Tool(Generic[InputT, OutputT]):
 
 def _classify_prompt(arguments: ClassifyPromptInput, context: ToolContext) -> ClassifiedPrompt:
     if arguments.prompt is not None:
-        return classified(classify_prompt(arguments.prompt))
+        return classified(classify_prompt(arguments.prompt, auto=context.profile.auto))
     if context.request is None:
         raise ToolError("prompt: there is no current request, so the text must be given")
-    return classified(classify_chat(context.request.chat()))
+    return classified(classify_chat(context.request.chat(), context.profile.auto))
 
 
 def _check_gpu_pool(arguments: CheckGpuPoolInput, context: ToolContext) -> TierPool:
@@ -143,7 +143,7 @@ def _build_config(arguments: BuildConfigInput, context: ToolContext) -> BuiltCon
     spec_fields |= {key: value for key, value in (("k", arguments.k), ("tau", arguments.tau)) if value is not None}
     category: Category = "general_reasoning"
     if context.request is not None:
-        category = classify_chat(request.chat()).category
+        category = classify_chat(request.chat(), context.profile.auto).category
     requested = SpecParams.model_validate(spec_fields)
     settings = engine_settings(request, category, speed, entry, state, requested)
     return built_config(tier.power[0], speed, arguments.tier, entry, settings)
@@ -189,7 +189,7 @@ def _mean(quantity: Recent | None) -> float | None:
 CLASSIFY_PROMPT: Final = Tool(
     "classify_prompt",
     "The category of a prompt (safety_critical, code, math, creative, simple_question, general_reasoning), its "
-    "difficulty from 1 to 10, and the reasons. Deterministic, from word lists.",
+    "difficulty from 1 to 10, and the reasons. Deterministic, learned from outcomes.",
     ClassifyPromptInput,
     ClassifiedPrompt,
     _classify_prompt,

@@ -1,153 +1,182 @@
-"""The form of a text as a few numbers, in linear time: length of its words, share of digits, form of the answer.
+"""A text as numbers: its pieces, its form, its character n-grams. Linear time, a fraction of a millisecond.
 
-No feature looks for a word of a subject or of a template, and none depends on upper case: a prompt that shouts gets the
-same numbers. Backslashes and braces do not count, since benchmarks use them to ask for an answer (`\\boxed{}`). The
-length of the text is no feature: the rules use it.
+Letters count in lower case, so a prompt that shouts gets the same numbers. Of a long text the beginning and the end are
+read; its whole length counts.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
-from itertools import repeat
-from string import ascii_lowercase
-from typing import Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
-from router.difficulty.categories import Category
+import numpy as np
+from numpy.typing import NDArray
 
-AnswerForm = Literal["either_or", "choice", "code", "text"]
-"""What a prompt asks for: one of few options, one of many, code, or text."""
-ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
-SHORT_WORD = 2
-"""Longest short word, letters."""
-EITHER_OR = 3
-"""Most options of an `either_or`: yes, no, maybe."""
-MOST_OPTIONS = 12
+from router.difficulty.pieces import Floats, Pieces
+from router.difficulty.scan import beginning_and_end
+
+READ_CHARS: Final = 2000
+"""The first and the last half of this many characters are read."""
+LONGEST_GRAM: Final = 4
+"""Character n-grams have 2 to this many characters."""
+GRAMS: Final = 1024
+"""Kinds of n-grams."""
+_HASH: Final = np.uint32(2654435761)
+"""Knuth's multiplier: 2^32 over the golden ratio."""
+_HASH_SHIFT: Final = np.uint32(22)
+"""Leaves log2(GRAMS) bits of 32."""
+_NO_DIFFERENCE: Final = " \t\r\n.!"
+_NO_DIGIT: Final = np.zeros(1, bool)
+MOST_OPTIONS: Final = 12
 """Further options are not counted."""
+
+_KINDS: Final = (
+    "letters",
+    "digits",
+    "spaces",
+    "symbols",
+    "latin",
+    "cjk",
+    "kana",
+    "hangul",
+    "other",
+)
+FORM: Final = (
+    "characters",
+    "pieces",
+    "characters a piece",
+    *_KINDS,
+    "not ASCII",
+    "word length",
+    "different words",
+    "numbers",
+    "lines",
+    "options",
+    "questions",
+    "dollar signs",
+    "backslashes",
+    "code signs",
+    "quotes",
+    "equals",
+    "symbols in all",
+    "ends with a question",
+    "kana at all",
+    "hangul at all",
+    "accents at all",
+    "fence",
+)
+"""Names of the form's numbers. Kinds are shares of the characters; counts are logarithms, log(1 + count)."""
+
+
+def _kind_of(code: int) -> int:
+    character = chr(code)
+    if code < 128:
+        name = (
+            ("letters" if character.isalpha() else "digits" if character.isdigit() else "spaces")
+            if character.isalnum() or character.isspace()
+            else "symbols"
+        )
+    elif 0xC0 <= code < 0x250:
+        name = "latin"
+    elif 0x4E00 <= code <= 0x9FFF:
+        name = "cjk"
+    elif 0x3040 <= code <= 0x30FF:
+        name = "kana"
+    elif 0xAC00 <= code <= 0xD7A3:
+        name = "hangul"
+    else:
+        name = "other"
+    return _KINDS.index(name)
+
+
+_KIND_OF: Final = np.array([_kind_of(code) for code in range(0x10000)], np.uint8)
+"""Index in _KINDS of each code of the basic plane; all others are "other"."""
+
+
+def read_part(text: str) -> str:
+    """Return the part of a text that is read, in lower case; a full stop or a shout at the end makes no difference."""
+    return beginning_and_end(text.strip(_NO_DIFFERENCE), READ_CHARS).lower()
 
 
 class Features(NamedTuple):
-    """Features of a text. Shares are 0-1; counts are logarithms, log2(1 + count)."""
+    """A text as numbers."""
 
-    word_length: float
-    """Mean length of its words, letters; 0 without words."""
-    short_words: float
-    """Share of its words that have at most two letters: variables, digits, small words."""
-    function_words: float
-    """Share of its words that only connect others (English): high in prose, low in data and lists."""
-    digits: float
-    """Share of its characters that are digits."""
-    numbers: float
-    """Count of numbers in digits."""
-    symbols: float
-    """Share of its characters that are brackets, operators or the like."""
-    operators: float
-    """Count of the signs of formulas and code: = + * / ^ < > $."""
-    lines: float
-    """Count of its lines that are not empty."""
-    options: float
-    """How many lettered options it offers (not a logarithm)."""
-    answer: AnswerForm
-    """The form of the answer that it asks for."""
+    pieces: Floats
+    """Mean vector of its pieces."""
+    form: Floats
+    """In the order of `FORM`."""
+    grams: Floats
+    """How often each of GRAMS kinds of character n-grams stands in it: log(1 + count), of length 1 in all."""
 
 
-def features(latin: bytes, words: list[str], category: Category, function_words: frozenset[str]) -> Features:
-    """Return the features of a text.
+def features(text: str, pieces: Pieces) -> Features:
+    """Return the features of a text."""
+    read = read_part(text)
+    rows = pieces.rows(read)
+    codes = np.frombuffer(read.encode("utf-32-le", "surrogatepass"), "<u4")
+    return Features(pieces.mean(rows), form(read, codes, len(text.strip(_NO_DIFFERENCE)), len(rows)), grams(codes))
+
+
+def grams(codes: NDArray[np.uint32]) -> Floats:
+    """Return the character n-grams of a text by kind; a kind is what a hash makes of several n-grams."""
+    hashed, found = codes, []
+    for longer in range(1, LONGEST_GRAM):
+        hashed = hashed[:-1] * _HASH + codes[longer:]
+        found.append((hashed * _HASH) >> _HASH_SHIFT)
+    counts = np.log1p(np.bincount(np.concatenate(found), minlength=GRAMS)).astype(np.float32)
+    return counts / max(float(np.sqrt(counts @ counts)), 1e-6)
+
+
+def form(read: str, codes: NDArray[np.uint32], characters: int, piece_count: int) -> Floats:
+    """Return the numbers of a form.
 
     Args:
-        latin: the text in Latin-1 (`latin_bytes`).
-        words: its folded words (`folded_words`).
-        category: its category by the rules.
-        function_words: the words that only connect others.
+        read: the part of the text that is read, in lower case.
+        codes: of its characters.
+        characters: of the whole text.
+        piece_count: pieces of the part that is read.
     """
-    chars = max(1, len(latin))
-    count = max(1, len(words))
-    lengths = list(map(len, words))
-    kinds = latin.translate(_KINDS)
-    operators = kinds.count(_OPERATOR)
-    options = count_options(latin)
-    return Features(
-        word_length=sum(lengths) / count,
-        short_words=sum(map(lengths.count, range(1, SHORT_WORD + 1))) / count,
-        function_words=sum(map(function_words.__contains__, words)) / count,
-        digits=kinds.count(_DIGIT) / chars,
-        numbers=math.log2(1 + count_numbers(latin)),
-        symbols=(operators + kinds.count(_SYMBOL)) / chars,
-        operators=math.log2(1 + operators),
-        lines=math.log2(1 + sum(map(bool, map(bytes.strip, latin.split(b"\n"))))),
-        options=options,
-        answer=answer_form(category, options),
+    length = max(1, len(read))
+    kinds = np.bincount(_KIND_OF[np.minimum(codes, 0xFFFF)], minlength=len(_KINDS))
+    shares = (kinds / length).tolist()
+    count = dict(zip(_KINDS, kinds.tolist(), strict=True))
+    words = read.split()
+    questions = read.count("?") + read.count("\uff1f")
+    digit = np.concatenate([_NO_DIGIT, (codes >= ord("0")) & (codes <= ord("9"))])
+    numbers = int(np.count_nonzero(digit[1:] & ~digit[:-1]))
+    lines = [line for line in read.split("\n") if line.strip()]
+    values = (
+        math.log1p(characters),
+        math.log1p(piece_count),
+        len(read) / max(1, piece_count),
+        *shares,
+        sum(shares[_KINDS.index("latin") :]),
+        sum(map(len, words)) / max(1, len(words)),
+        len(set(words)) / max(1, len(words)),
+        math.log1p(numbers),
+        math.log1p(len(lines)),
+        min(MOST_OPTIONS, sum(map(_is_option, lines))),
+        math.log1p(questions),
+        math.log1p(read.count("$")),
+        math.log1p(read.count("\\")),
+        math.log1p(sum(map(read.count, "`{;("))),
+        math.log1p(read.count('"')),
+        math.log1p(read.count("=")),
+        math.log1p(count["symbols"]),
+        float(read.rstrip()[-1:] in ("?", "\uff1f")),
+        float(count["kana"] > 0),
+        float(count["hangul"] > 0),
+        float(count["latin"] > 0),
+        float("```" in read),
     )
+    return np.array(values, np.float32)
 
 
-def answer_form(category: Category, options: int) -> AnswerForm:
-    """Return the form of answer that a prompt with that many options asks for."""
-    if options:
-        return "either_or" if options <= EITHER_OR else "choice"
-    return "code" if category == "code" else "text"
+def _is_option(line: str) -> bool:
+    """Return whether a line begins with a lettered option: `a.`, `a)`, `(a)`."""
+    start = line.lstrip("( ")
+    return start[:1] in _OPTION_LETTERS and start[1:2] in _OPTION_MARKS
 
 
-def _labels(label: str) -> tuple[bytes, ...]:
-    return tuple(label.format(letter).encode() for letter in ascii_lowercase)
-
-
-_OPTION_LABELS = tuple(_labels(label) for label in ("\n{}.", "\n{})", "\n({})", "\n{}:", " ({})"))
-"""What begins an option, in lower case: for each way to write it, one label a letter."""
-_FIRST_OPTION_LABELS = (b" a.", b" a)", None, None, None)
-"""The first option may stand on the line that announces the options ("Choose: A. red")."""
-
-
-def count_options(latin: bytes) -> int:
-    """Return how many options a text offers, lettered in order from A on: 0, or 2 to MOST_OPTIONS.
-
-    It goes by the letters, as people type them too, not by the wording that announces options. Each letter is searched
-    behind the one before it, so a kind of label takes one pass of the text.
-    """
-    text = b"\n" + latin.lower()
-    most = max(map(_count_labels, repeat(text), _OPTION_LABELS, _FIRST_OPTION_LABELS))
-    return most if most >= 2 else 0
-
-
-def _count_labels(text: bytes, labels: tuple[bytes, ...], first: bytes | None) -> int:
-    place = text.find(labels[0])
-    if place < 0 and first is not None:
-        place = text.find(first)
-    found = 0
-    while place >= 0 and found < MOST_OPTIONS:
-        found += 1
-        place = text.find(labels[found], place + 1)
-    return found
-
-
-def latin_bytes(text: str) -> bytes:
-    """Return the text in Latin-1, one byte a character, with `?` for each character outside it."""
-    return text.encode("latin-1", "replace")
-
-
-def folded_words(latin: bytes) -> list[str]:
-    """Return the words of a text in Latin-1 in lower case without accents; every other mark separates words."""
-    return latin.translate(_FOLD).decode("ascii").split()
-
-
-def count_numbers(latin: bytes) -> int:
-    """Return how many numbers in digits a text has."""
-    return len(latin.translate(_ONLY_DIGITS).split())
-
-
-def _folding() -> bytes:
-    """Return a table from a Latin-1 byte to its lower-case letter without accent, its digit, or a space."""
-    table = bytearray(b" " * 256)
-    for code in range(256):
-        plain = unicodedata.normalize("NFKD", chr(code))[0].lower()
-        if plain.isascii() and plain.isalnum():
-            table[code] = ord(plain)
-    table[ord("ß")] = ord("s")
-    return bytes(table)
-
-
-_FOLD = _folding()
-_DIGIT, _OPERATOR, _SYMBOL = b"0", b"+", b"("
-_DIGITS, _OPERATORS, _SYMBOLS = b"0123456789", b"=+*/^<>$", b"[]()_|&%#~@"
-_MARKS = ((_DIGIT, _DIGITS), (_OPERATOR, _OPERATORS), (_SYMBOL, _SYMBOLS))
-_KINDS = bytes(next((kind[0] for kind, marks in _MARKS if code in marks), 32) for code in range(256))
-_ONLY_DIGITS = bytes(code if code in _DIGITS else 32 for code in range(256))
+_OPTION_LETTERS: Final = tuple("abcdefghij")
+_OPTION_MARKS: Final = (".", ")", ":")

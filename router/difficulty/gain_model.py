@@ -1,151 +1,198 @@
-"""The learned part: how much a strong model is expected to gain over a weak one, by the form of a prompt.
+"""What a strong model is expected to gain over a weak one on a prompt, learned from outcomes of many sources.
 
-The model is additive. Each feature (`features.py`) adds what its curve says, with straight lines between a few knots,
-and the form of the answer adds a number. So its parts are its reasons. `python -m bench.train_router` trains it and
-writes `gain_model.yaml`.
+A ridge regression on three parts: how like a prompt is to each of a few hundred landmarks (prompts of the training
+data as numbers); its character n-grams; and a learned number for each piece of a word, of which the mean counts. It is
+fitted in `router/calibration/fit.py`. `quantiles` turn an expected gain into the share of the reference mix that gains
+less, so that a score means the same whatever the scale.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from functools import lru_cache
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final
 
-import yaml
-from pydantic import Field, model_validator
+import numpy as np
+from numpy.typing import NDArray
 
-from router.difficulty.features import AnswerForm, Features
-from router.registry import Frozen
+from router.difficulty.features import FORM, GRAMS, features
+from router.difficulty.pieces import Floats, Pieces, load_pieces
+from router.errors import ConfigError
 
-POINTS_PER_GAIN = 40.0
-"""Points of difficulty per unit of expected gain, before they are bounded: a prompt is one point harder if the strong
-model is expected to answer two or three more of 100 such prompts. Our own choice, like the numbers below."""
-MOST_ADDED = 4.0
-"""The model adds less than so many points of difficulty; it approaches them like tanh, which keeps the order."""
-MOST_TAKEN = 2.0
-"""The same for what it takes away: an answer from too small a model costs more than one from too large a model."""
-PLAIN_GAIN = -0.03
-"""Expected gain (over that of all prompts) at which nothing is added: about that of plain prose, for which the rules
-were made. It keeps the mean difficulty of the training prompts at what the rules alone give."""
-FADE_WORDS = (8, 30)
-"""A text of so few words has no form, so the model says nothing; from so many on it counts in full."""
-MOST_REASONS = 3
-LEAST_REASON = 0.25
-"""A part of fewer points is no reason."""
+Indices = NDArray[np.int64]
 
-GAIN_MODEL_FILE = Path(__file__).with_name("gain_model.yaml")
-FEATURES: tuple[str, ...] = tuple(name for name in Features._fields if name != "answer")
-"""The features that have a curve, in the order of `Features`."""
-
-_FEATURE_TEXTS: dict[str, str] = {
-    "word_length": "{:.1f} letters a word",
-    "short_words": "{:.0%} short words",
-    "function_words": "{:.0%} function words",
-    "digits": "{:.0%} digits",
-    "numbers": "{:.0f} numbers",
-    "symbols": "{:.0%} symbols",
-    "operators": "{:.0f} operators",
-    "lines": "{:.0f} lines",
-    "options": "{:.0f} options",
-}
-_LOGARITHMS = frozenset(("numbers", "operators", "lines"))
-"""Features that are log2(1 + count), shown as the count."""
-_ANSWER_TEXTS: dict[AnswerForm, str] = {
-    "either_or": "asks for one of a few options",
-    "choice": "asks for one of many options",
-    "code": "asks for code",
-    "text": "asks for text",
-}
+GAIN_MODEL_FILE: Final = Path(__file__).with_name("gain_model.npz")
+CLIP: Final = 4.0
+"""Standard deviations beyond which a number of the form counts no more."""
+FORM_WEIGHT: Final = 0.7
+KNOTS_WEIGHT: Final = 0.5
+"""How much the form, and its curves, count against the pieces' mean vector."""
 
 
-class Curve(Frozen):
-    """What a feature adds to the expected gain: straight between the knots, flat beyond them."""
+@dataclass(frozen=True)
+class Knots:
+    """The knots of the form's curves, one row a knot: those of a number rise and follow each other."""
 
-    knots: tuple[float, ...] = Field(min_length=1, description="Values of the feature, rising.")
-    gains: tuple[float, ...] = Field(description="What it adds at each knot.")
+    number: Indices
+    """Which number of the form a knot belongs to."""
+    place: Floats
+    """In standard deviations."""
 
-    @model_validator(mode="after")
-    def _fit(self) -> Curve:
-        if len(self.knots) != len(self.gains) or list(self.knots) != sorted(set(self.knots)):
-            raise ValueError("knots must rise, and each must have one gain")
-        return self
+    @cached_property
+    def _slopes(self) -> tuple[Floats, Floats]:
+        """Distance to the knot before and to the one after; infinite where there is none."""
+        steps = np.where(np.diff(self.number) == 0, np.diff(self.place), np.inf).astype(np.float32)
+        end = np.array([np.inf], np.float32)
+        return np.concatenate([end, steps]), np.concatenate([steps, end])
 
-    def at(self, value: float) -> float:
-        """Return what a value of the feature adds."""
-        right = bisect_right(self.knots, value)
-        if right == 0:
-            return self.gains[0]
-        if right == len(self.knots):
-            return self.gains[-1]
-        x0, x1 = self.knots[right - 1], self.knots[right]
-        y0, y1 = self.gains[right - 1], self.gains[right]
-        return y0 + (y1 - y0) * (value - x0) / (x1 - x0)
-
-
-class LearnedShift(NamedTuple):
-    """What the model makes of a text."""
-
-    points: float
-    """Points of difficulty to add, from -MOST_TAKEN to MOST_ADDED."""
-    reasons: tuple[str, ...]
-    """Its strongest parts in the same direction, strongest first; they have numbers, no words of the text."""
+    def curves(self, standard: Floats) -> Floats:
+        """Return the share of each knot's height at each value: (texts, knots); those of a number add up to 1."""
+        before, after = self._slopes
+        distance = standard[:, self.number] - self.place
+        shares: Floats = np.clip(1 - np.maximum(-distance / before, distance / after), 0, 1)
+        return shares
 
 
-class GainModel(Frozen):
-    """The curves and what each form of answer adds."""
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """How the numbers of a text become the vector that the kernel compares."""
 
-    curves: dict[str, Curve] = Field(description="By feature, in the order of `Features`.")
-    answers: dict[AnswerForm, float] = Field(description="By form of answer.")
+    piece_mean: Floats
+    piece_scale: float
+    form_mean: Floats
+    form_deviation: Floats
+    form_scale: float
+    knots: Knots
+    curve_mean: Floats
+    curve_scale: float
 
-    @model_validator(mode="after")
-    def _complete(self) -> GainModel:
-        if tuple(self.curves) != FEATURES:
-            raise ValueError(f"curves must be {list(FEATURES)} in this order, got {list(self.curves)}")
-        return self
-
-    def parts(self, text: Features) -> list[float]:
-        """Return what each feature adds to the expected gain, in the order of `Features`."""
-        parts = [curve.at(value) for curve, value in zip(self.curves.values(), text[:-1], strict=True)]
-        parts.append(self.answers.get(text.answer, 0.0))
-        return parts
-
-    def gain(self, text: Features) -> float:
-        """Return the expected gain of the strong model over the weak one, less the mean of all prompts."""
-        return sum(self.parts(text))
-
-    def shift(self, text: Features, words: int) -> LearnedShift:
-        """Return the points of difficulty for a text of so many words, and why."""
-        low, high = FADE_WORDS
-        share = min(1.0, max(0.0, (words - low) / (high - low)))
-        if share == 0.0:
-            return LearnedShift(0.0, ())
-        parts = self.parts(text)
-        gain = sum(parts) - PLAIN_GAIN
-        if gain == 0.0:
-            return LearnedShift(0.0, ())
-        most = MOST_ADDED if gain > 0 else MOST_TAKEN
-        points = share * most * math.tanh(gain * POINTS_PER_GAIN / most)
-        return LearnedShift(points, _reasons(text, [part * points / gain for part in parts], points))
+    def vectors(self, piece_means: Floats, forms: Floats) -> Floats:
+        """Return the vectors of texts: (texts, inputs)."""
+        standard = np.clip((forms - self.form_mean) / self.form_deviation, -CLIP, CLIP)
+        vectors: Floats = np.concatenate(
+            [
+                (piece_means - self.piece_mean) / self.piece_scale,
+                FORM_WEIGHT * standard / self.form_scale,
+                KNOTS_WEIGHT * (self.knots.curves(standard) - self.curve_mean) / self.curve_scale,
+            ],
+            axis=1,
+        ).astype(np.float32)
+        return vectors
 
 
-@lru_cache(maxsize=1)
-def load_gain_model() -> GainModel:
-    """Return the trained model; the first call of a process reads it from the file."""
-    return GainModel.model_validate(yaml.safe_load(GAIN_MODEL_FILE.read_text(encoding="utf-8")))
+def kernel(vectors: Floats, landmarks: Floats, width: float) -> Floats:
+    """Return exp(-width * squared distance): (vectors, landmarks)."""
+    squared = (vectors**2).sum(1)[:, None] + (landmarks**2).sum(1)[None] - 2 * vectors @ landmarks.T
+    similar: Floats = np.exp(-width * np.maximum(squared, 0))
+    return similar
 
 
-def _reasons(text: Features, points: list[float], total: float) -> tuple[str, ...]:
-    """Return the strongest parts in the direction of the total, each with its share of the total's points."""
-    same_way = [(abs(part), field) for field, part in enumerate(points) if part * total > 0]
-    strongest = sorted((pair for pair in same_way if pair[0] >= LEAST_REASON), key=lambda pair: (-pair[0], pair[1]))
-    return tuple(f"{_in_words(text, field)} ({points[field]:+.1f})" for _, field in strongest[:MOST_REASONS])
+@dataclass(frozen=True)
+class GainModel:
+    """A fitted model."""
+
+    inputs: Inputs
+    landmarks: Floats
+    """(landmarks, inputs)."""
+    width: float
+    """Of the kernel."""
+    weights: Floats
+    """(landmarks,)."""
+    gram_weights: Floats
+    """(kinds of n-grams,)."""
+    piece_weight: float
+    """Of the last number of the mean vector of the pieces, which is the learned one."""
+    base: float
+    quantiles: Floats
+    """Rising expected gains of the reference mix, at equal steps of its share from 0 to 1."""
+
+    def gain(self, text: str, pieces: Pieces | None = None) -> float:
+        """Return the expected gain of a text (the strong model's score less the weak one's, 0-1)."""
+        found = features(text, pieces or load_pieces())
+        vectors = self.inputs.vectors(found.pieces[None, :-1], found.form[None])
+        vector = vectors[0]
+        squared = self._norms + vector @ vector - 2 * (self.landmarks @ vector)
+        similar = float(np.exp(-self.width * np.maximum(squared, 0)) @ self.weights)
+        return (
+            similar + float(found.grams @ self.gram_weights) + self.piece_weight * float(found.pieces[-1]) + self.base
+        )
+
+    @cached_property
+    def _norms(self) -> Floats:
+        norms: Floats = (self.landmarks**2).sum(1)
+        return norms
+
+    def score(self, text: str) -> float:
+        """Return the share of the reference mix (0-1) that is expected to gain less than this text."""
+        return self.share_below(self.gain(text))
+
+    def share_below(self, gain: float) -> float:
+        """Return the share of the reference mix (0-1) that is expected to gain less."""
+        return float(np.interp(gain, self.quantiles, np.linspace(0, 1, len(self.quantiles))))
+
+    def save(self, path: Path) -> None:
+        """Write the model; the same model gives the same bytes."""
+        scalars = (
+            self.inputs.piece_scale,
+            self.inputs.form_scale,
+            self.inputs.curve_scale,
+            self.width,
+            self.piece_weight,
+        )
+        arrays = {
+            "piece_mean": self.inputs.piece_mean,
+            "form_mean": self.inputs.form_mean,
+            "form_deviation": self.inputs.form_deviation,
+            "curve_mean": self.inputs.curve_mean,
+            "knot_number": self.inputs.knots.number,
+            "knot_place": self.inputs.knots.place,
+            "scalars": np.array((*scalars, self.base), np.float32),
+            "landmarks": self.landmarks.astype(np.float16),
+            "weights": self.weights,
+            "gram_weights": self.gram_weights,
+            "quantiles": self.quantiles,
+        }
+        np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # its stub takes only ** of one type
+
+    @classmethod
+    def load(cls, path: Path) -> GainModel:
+        """Return the model of a file.
+
+        Raises:
+            ConfigError: the file is missing or no gain model.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            piece_scale, form_scale, curve_scale, width, piece_weight, base = map(float, arrays["scalars"])
+            inputs = Inputs(
+                piece_mean=arrays["piece_mean"],
+                piece_scale=piece_scale,
+                form_mean=arrays["form_mean"],
+                form_deviation=arrays["form_deviation"],
+                form_scale=form_scale,
+                knots=Knots(arrays["knot_number"], arrays["knot_place"]),
+                curve_mean=arrays["curve_mean"],
+                curve_scale=curve_scale,
+            )
+            landmarks = arrays["landmarks"].astype(np.float32)
+            weights, gram_weights, quantiles = arrays["weights"], arrays["gram_weights"], arrays["quantiles"]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(
+                f"auto.gain_model: {path} is no gain model of `power-lever calibrate`: {error}"
+            ) from error
+        if len(inputs.form_mean) != len(FORM) or len(gram_weights) != GRAMS:
+            raise ConfigError(f"auto.gain_model: {path} was made by another version; run `power-lever calibrate` again")
+        return cls(inputs, landmarks, width, weights, gram_weights, piece_weight, base, quantiles)
 
 
-def _in_words(text: Features, field: int) -> str:
-    name = Features._fields[field]
-    if name == "answer":
-        return _ANSWER_TEXTS[text.answer]
-    value = text[:-1][field]
-    return _FEATURE_TEXTS[name].format(2**value - 1 if name in _LOGARITHMS else value)
+@lru_cache(maxsize=4)
+def load_gain_model(path: str | None = None) -> GainModel:
+    """Return the model of a file, or the shipped one; the first call of a process reads it.
+
+    Raises:
+        ConfigError: the file is missing or no gain model.
+    """
+    return GainModel.load(GAIN_MODEL_FILE if path is None else Path(path))

@@ -1,4 +1,4 @@
-"""The rules of the classifier, read from `rules.yaml`: terms that speak for a category or for difficulty."""
+"""The rules of the classifier, read from `rules.yaml`: terms for what is safety-critical, and for categories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def _encoded(value: object) -> object:
 
 
 Words = Annotated[frozenset[str], BeforeValidator(_split_at_spaces)]
-Difficulty = Annotated[int, Field(ge=1, le=10)]
 
 
 class Terms(Frozen):
@@ -61,11 +60,10 @@ class Terms(Frozen):
 
 
 class Signal(Terms):
-    """Terms that add points to a category or to the difficulty."""
+    """Terms that add points to a category."""
 
     reason: str = Field(description="What a hit means; shown to the user together with the terms that were found.")
     points: int = Field(description="Points that a hit adds.")
-    of_answer: bool = Field(default=False, description="True: does not count where the prompt offers options.")
 
 
 class SafetyRule(Frozen):
@@ -85,21 +83,10 @@ class Rules(Frozen):
     quantity_questions: Terms = Field(description="Ask for a quantity.")
     units: Terms = Field(description="Units of quantities.")
     number_words: Words = Field(description="Numbers in words.")
-    base_difficulty: dict[Category, Difficulty] = Field(description="Difficulty of a prompt without any signal.")
-    difficulty_range: dict[Category, tuple[Difficulty, Difficulty]] = Field(
-        description="Lowest and highest difficulty of a category."
-    )
-    difficulty: tuple[Signal, ...] = Field(description="Points of difficulty.")
     greetings: Terms = Field(description="Greetings and thanks.")
     question_words: Words = Field(description="Words that begin a question.")
-    function_words: Words = Field(description="Words that only connect others.")
     router_directives: Terms = Field(description="Words that speak to the router.")
     about_the_router: Terms = Field(description="Words about the router; the classifier ignores them.")
-
-    @cached_property
-    def difficulty_with_options(self) -> tuple[Signal, ...]:
-        """The difficulty signals of a prompt that offers options to choose from."""
-        return tuple(signal for signal in self.difficulty if not signal.of_answer)
 
     @cached_property
     def all_terms(self) -> tuple[Terms, ...]:
@@ -109,7 +96,6 @@ class Rules(Frozen):
         return (
             *safety,
             *categories,
-            *self.difficulty,
             self.quantity_questions,
             self.units,
             self.greetings,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from router.difficulty.features import count_numbers, folded_words, latin_bytes
+from router.difficulty.folding import count_numbers, folded_words, latin_bytes
 from router.difficulty.rules import Pair, Rules, Terms
 
 TASK_CHARS = 1500
@@ -94,13 +94,13 @@ class Scan:
         return [clause for clause in clauses if _is_directive(clause, self.rules.router_directives)]
 
     def without(self, clauses: list[str]) -> Scan:
-        """Return the text without these clauses; a long text as it is, because its form counts only when short."""
-        if not clauses or len(self.text) > TASK_CHARS:
+        """Return the text without these clauses."""
+        if not clauses:
             return self
         text = self.text
         for clause in clauses:
-            text = text.replace(clause, " ")
-        return Scan.of(text, self.rules)
+            text = text.replace(f"{clause}.", " ").replace(clause, " ")
+        return Scan.of(text.strip(), self.rules)
 
 
 def beginning_and_end(text: str, chars: int) -> str:

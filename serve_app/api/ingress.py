@@ -67,7 +67,7 @@ class Ingress:
     """
 
     def __init__(self, config: AppConfig, pool: DeploymentHandle, tiers: Mapping[TierName, DeploymentHandle]) -> None:
-        load_classifier()  # now, so that the first request does not wait for its files
+        load_classifier(config.auto)  # now, so that the first request does not wait for its files
         self._config = config
         self._pool = PoolView(pool)
         self._runs = Outbox[RunReport]("ingress: reports of runs", lambda runs: pool.report_runs.remote(runs))

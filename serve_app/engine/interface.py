@@ -127,6 +127,8 @@ class EngineLoad:
     """Share of the KV cache in use (0-1)."""
     queue_wait_ms: float = 0.0
     """Mean time in the engine's waiting queue of recently scheduled requests, ms."""
+    prompts: float = 0.0
+    """Share of the recent time (0-1) in which the engine had a prompt to read, with no first token yet."""
 
 
 class EngineError(Exception):

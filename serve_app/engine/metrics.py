@@ -87,6 +87,7 @@ class LoadSignals:
             "taken_per_s": self._taken.per_s(now_s),
             "engine_running": load.running,
             "engine_waiting": load.waiting,
+            "prompts": load.prompts,
             "kv_usage": load.kv_usage,
             "queue_wait_ms": 1000 * self._waits.mean(now_s) + load.queue_wait_ms,
             "service_s": self._services.mean(now_s),

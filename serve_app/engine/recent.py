@@ -32,6 +32,11 @@ class Recent:
         self._forget(now_s)
         return len(self._values) / self.memory_s
 
+    def share(self, now_s: float) -> float:
+        """Return the sum per second: of durations, s, the share of the time that they took."""
+        self._forget(now_s)
+        return sum(value for _, value in self._values) / self.memory_s
+
     def _forget(self, now_s: float) -> None:
         while self._values and self._values[0][0] <= now_s - self.memory_s:
             self._values.popleft()

@@ -32,6 +32,8 @@ class Reason(StrEnum):
     """A few drafts to find out whether the text has become predictable."""
     PLAIN = "plain"
     """A step without drafts to find out what drafts cost."""
+    TRIAL = "trial"
+    """One number of draft tokens for all (0 included) to find out what such a step costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,8 @@ class DepthController:
             best = trial
         plain = trial is None and self._is_plain(best, none)
         decided: dict[str, Decision] = {}
-        idle = self._write(batch, best, Reason.PLAIN if plain else Reason.AUTO, decided)
+        reason = Reason.PLAIN if plain else Reason.TRIAL if trial is not None else Reason.AUTO
+        idle = self._write(batch, best, reason, decided)
         taken = none if plain else best
         if not plain:
             stopped = [request for request in batch.stopped if request.probe_due <= step]
@@ -399,7 +400,8 @@ class DepthController:
             decided[request.id] = stopped
         for request in batch.fixed:
             decided[request.id] = self._decisions[request.why_fixed][request.k or 0]
-        off, given = self._decisions[Reason.AUTO_OFF][0], self._decisions[reason]
+        given = self._decisions[reason]
+        off = given[0] if reason is Reason.TRIAL else self._decisions[Reason.AUTO_OFF][0]
         due = []
         for requests, k in zip(batch.autos, best.depths, strict=True):
             if k:

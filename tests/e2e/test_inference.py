@@ -26,7 +26,12 @@ def test_an_answer_has_every_event_of_the_contract_in_order(api: Api) -> None:
     assert config["target_model"] == "smollm2-135m-instruct"
     assert (config["fallback_step"], config["spec_decoding"]["method"]) == ("ngram", "ngram")
     assert "Paris" in answer.text
-    assert [step["step"] for step in answer.all("trace")] == ["classify_prompt", "check_gpu_pool", "build_config"]
+    assert [step["step"] for step in answer.all("trace")] == [
+        "classify_prompt",
+        "check_gpu_pool",
+        "build_config",
+        "decision",
+    ]
     assert answer.one("reasoning")["source"] == "heuristic"
     assert answer.one("done")["request_id"] == config["request_id"]
     assert 0 < metrics["ttft_ms"] <= metrics["total_ms"]

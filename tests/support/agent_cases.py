@@ -25,9 +25,9 @@ KEY = "sk-ant-test"
 SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
 PROMPTS = {
     "eco": "What is the capital of France?",
-    "balanced": "Describe how a bill becomes a law.",
-    "performance": "Write a Python function that merges two sorted lists.",
-    "ultra": "Prove that the square root of 2 is irrational, rigorously, by contradiction, and generalise the theorem.",
+    "balanced": "Write a Python function that merges two sorted lists.",
+    "performance": "SQL to find the second highest salary",
+    "ultra": "C++로 락 없는 큐를 어떻게 구현하나요?",  # how to write a lock-free queue, in Korean
 }
 ALL_WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 

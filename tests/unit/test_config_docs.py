@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from cluster.autoscaling import ScalingSettings
 from router.agent.settings import AgentPrices, AgentSettings
-from router.registry import Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
+from router.registry import AutoSettings, Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
 from router.request import Constraints, InferenceRequest, Message
 from router.spec_params import SpecParams
 from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
@@ -26,6 +26,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     Speculation,
     ModelSource,
     Baseline,
+    AutoSettings,
     Limits,
     StubSettings,
     IngressSettings,

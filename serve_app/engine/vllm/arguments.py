@@ -66,7 +66,7 @@ def engine_args(
         }
         arguments.setdefault("per_request_spec_decode_metrics", "detailed")
         if runner == "v2" and tier.gpu is not None:
-            sizes = capture_sizes(speculation.k_max, arguments["max_num_seqs"])
+            sizes = capture_sizes(speculation.k_max, tier.most_sequences(entry))
             compilation = {"cudagraph_capture_sizes": sizes} if not _says_sizes(arguments) else {}
             arguments["compilation_config"] = {**compilation, **arguments.get("compilation_config", {})}
     try:
@@ -93,7 +93,7 @@ def _hardware(tier: Tier, entry: ChainEntry) -> dict[str, Any]:
         # Workers in processes of vLLM's own, never Ray's actors: Ray gave this replica its GPUs.
         "distributed_executor_backend": "mp" if tier.tensor_parallel > 1 else "uni",
         # vLLM's default is up to 1024; buffers for logits and CUDA graphs grow with it.
-        "max_num_seqs": tier.max_ongoing_requests,
+        "max_num_seqs": tier.most_sequences(entry),
         # Less than the share, as each neighbour's CUDA context lies outside: with the shares themselves the last engine
         # on a full card would not start.
         **({"gpu_memory_utilization": default_utilization(tier)} if tier.gpus < 1 else {}),

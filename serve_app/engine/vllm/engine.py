@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -51,10 +51,10 @@ from serve_app.engine.interface import (
     GenerationRequest,
     SpecStats,
 )
-from serve_app.engine.recent import Recent
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
 from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.errors import errors_as_ours, refuse_bad_grammars
+from serve_app.engine.vllm.load import OutputLoad
 from serve_app.engine.vllm.runner import runner_environment, runner_for
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
@@ -110,33 +110,31 @@ def start_vllm(
     config = args.create_engine_config()
     check_interface(config, entry, runner, on_gpu)
     engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
-    records, waits = SpecRecords(), Recent()
-    watch_outputs(engine.output_processor, records, waits)
+    records, load = SpecRecords(), OutputLoad()
+    watch_outputs(engine.output_processor, records, load)
     refuse_bad_grammars(engine.output_processor)
-    return VllmEngine(engine, args, entry, counters, records, waits)
+    return VllmEngine(engine, args, entry, counters, records, load)
 
 
-def watch_outputs(processor: OutputProcessor, records: SpecRecords, waits: Recent) -> None:
+def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: OutputLoad) -> None:
     """Take each engine output's record off before vLLM processes (and perhaps merges) the output.
 
     Args:
         processor: vLLM's.
         records: takes the records.
-        waits: takes the times that requests were in the engine's waiting queue, s.
+        load: takes the times of the outputs.
     """
     process = processor.process_outputs
 
-    def watched(outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+    def watched(outputs: list[EngineCoreOutput], made_s: float | None = None, *args: Any, **kwargs: Any) -> Any:
         for output in outputs:
             state = processor.request_states.get(output.request_id)
             collector = None if state is None else state.queue
             records.take(output, collector)
             if output.spec_decode_metrics is not None and collector is not None:
                 output.spec_decode_metrics = ShownMetrics.of(output.spec_decode_metrics, records.of(collector))
-            waited_s = queue_wait_s(output.events or ())
-            if waited_s is not None:
-                waits.add(waited_s, time.monotonic())
-        return process(outputs, *args, **kwargs)
+            load.saw(output.events or (), time.monotonic() if made_s is None else made_s)
+        return process(outputs, made_s, *args, **kwargs)
 
     processor.process_outputs = watched
 
@@ -158,13 +156,6 @@ class ShownMetrics(RequestSpecDecodeMetrics):
         return {**super().to_dict(), **self.used}
 
 
-def queue_wait_s(events: Sequence[EngineCoreEvent]) -> float | None:
-    """Return the time in the waiting queue, which a request's first output has. Preemptions are not counted."""
-    times = {event.type: event.timestamp for event in reversed(events)}
-    queued, scheduled = times.get(EngineCoreEventType.QUEUED), times.get(EngineCoreEventType.SCHEDULED)
-    return None if queued is None or scheduled is None else max(0.0, scheduled - queued)
-
-
 @dataclass(slots=True)
 class VllmEngine:
     """A running `AsyncLLM` and what is needed to serve it."""
@@ -174,7 +165,7 @@ class VllmEngine:
     _entry: ChainEntry
     _counters: list[_LoadCounter]
     _records: SpecRecords
-    _waits: Recent
+    _output_load: OutputLoad
     _drafts: DraftsChoice | None = None
     """As ordered last; None: as the entry says."""
     _app: asyncio.Future[Any] | None = None
@@ -312,7 +303,8 @@ class VllmEngine:
         unfinished = self._engine.output_processor.get_num_unfinished_requests()
         running = min(unfinished, sum(counter.running for counter in self._counters))
         kv_usage = max((counter.kv_usage for counter in self._counters), default=0.0) if unfinished else 0.0
-        return EngineLoad(running, unfinished - running, kv_usage, 1000 * self._waits.mean(time.monotonic()))
+        now_s, seen = time.monotonic(), self._output_load
+        return EngineLoad(running, unfinished - running, kv_usage, seen.queue_wait_ms(now_s), seen.prompts(now_s))
 
     def categories(self) -> Mapping[str, DraftCount]:
         """See `Engine.categories`."""

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from router.registry import ChainEntry, Runner, SpeculationMethod
+from router.registry import ONLY_ON_V1, ChainEntry, Runner
 
 RUNNER_VARIABLE: Final = "VLLM_USE_V2_MODEL_RUNNER"
 """vLLM reads it when it makes its config and again in each of its processes, so the replica sets it before."""
-
-ON_V1: Final[dict[SpeculationMethod, str]] = {
-    "suffix": "V2 has no suffix drafts",
-    "p_eagle": "V2 has no heads that draft all tokens at once",
-}
-"""Methods that V2 cannot do right, and why (vLLM 0.32: config/vllm.py:2915-2953)."""
 
 
 def runner_for(entry: ChainEntry, on_gpu: bool) -> Runner:
@@ -21,7 +15,7 @@ def runner_for(entry: ChainEntry, on_gpu: bool) -> Runner:
     if entry.runner is not None:
         return entry.runner
     speculation = entry.speculation
-    if not on_gpu or (speculation is not None and speculation.method in ON_V1):
+    if not on_gpu or (speculation is not None and speculation.method in ONLY_ON_V1):
         return "v1"
     return "v2"
 

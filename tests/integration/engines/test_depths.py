@@ -138,7 +138,7 @@ def test_an_automatic_depth_stays_within_the_limit(mixed: Mixed) -> None:
     assert max(depth for reply in replies for depth in reply.depths) <= K_MAX
     reasons = {reason for reply in replies for reason in reply.reasons}
     assert "auto" in reasons
-    assert reasons <= {"auto", "auto_off", "probe", "plain"}
+    assert reasons <= {"auto", "auto_off", "probe", "plain", "trial"}
 
 
 def test_our_record_equals_the_engine_cores_step_by_step(mixed: Mixed) -> None:

@@ -2,85 +2,70 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+import numpy as np
 import pytest
 
-import bench.routing
-from bench.quality.apgr import area
-from bench.quality.outcomes import Outcome
-from bench.routing import (
-    LONG_CHARS,
-    baselines,
-    cross_validate,
-    latencies_ms,
-    long_prompts,
-    main,
-    mean_curve,
-    safety_figures,
-    standard_error,
-)
-from bench.train_router import Task
-from router.difficulty.classify import classify_prompt, rule
-from router.difficulty.gain_model import GainModel, load_gain_model
+from bench.routing import calibration, figures_of, latencies_ms, mean_of, safety_figures
+from bench.train_router import DIMENSIONS
+from router.calibration import fit as fitting
+from router.calibration.fit import Samples, cross_validated
+from router.calibration.outcomes import Outcome
+from router.difficulty.pieces import load_pieces
 from tests.unit.router.profiles import small_profile
 
+SOURCES = ("arena_hard_en_proxy", "ko_arena_hard", "mt_bench", "infibench", "shaberi_ja", "routerarena", "gsm")
 
-def outcomes(count: int = 30) -> list[Outcome]:
-    """Prompts of various lengths that share few words; every second one gains."""
-    return [
-        Outcome(f"b{number % 3}_{number}", " ".join(f"word{number}x{i}" for i in range(9 + number)), 0.0, number % 2)
-        for number in range(count)
+
+def samples(rows: int = 12) -> Samples:
+    """Each source has so many prompts, of which every second one gains; two sources have the same ids."""
+    outcomes = [
+        Outcome(id=f"{source}:{number}", source=source, prompt=f"word{number}", weak_score=0, strong_score=number % 2)
+        for source in SOURCES
+        for number in range(rows)
     ]
+    return Samples.of(outcomes, load_pieces())
 
 
-def test_no_prompt_is_scored_by_a_model_that_saw_it_or_a_similar_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [Task.of(outcome) for outcome in outcomes()]
-    keys = [index // 2 for index in range(len(tasks))]
-    trained: list[set[str]] = []
+def test_no_prompt_is_scored_by_a_model_that_saw_it_or_another_wording(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, trained = samples(), []
 
-    def spy(seen: Sequence[Task], seen_keys: Sequence[object], seed: int) -> tuple[GainModel, float]:
-        assert seen_keys == [keys[tasks.index(task)] for task in seen]
-        trained.append({task.outcome.id for task in seen})
-        return load_gain_model(), 1.0
+    class Nothing:
+        def gains(self, left_out: Samples) -> object:
+            return np.zeros(len(left_out))
 
-    monkeypatch.setattr(bench.routing, "train", spy)
-    cross_validate(tasks, keys, count=5, seed=1)
-    unseen = [{task.outcome.id for task in tasks} - seen for seen in trained]
-    assert sorted(name for names in unseen for name in names) == sorted(task.outcome.id for task in tasks)
-    for names in unseen:
-        together = {keys[index] for index, task in enumerate(tasks) if task.outcome.id in names}
-        assert len(names) == 2 * len(together)
+    def spy(seen: Samples, seed: int) -> Nothing:
+        trained.append(set(seen.groups.tolist()))
+        return Nothing()
 
-
-def test_scores_are_those_that_the_router_gives() -> None:
-    task = Task.of(outcomes()[7])
-    assert bench.routing.score_of(task.given, load_gain_model()) == classify_prompt(task.outcome.prompt).score
+    monkeypatch.setattr(fitting, "fit", spy)
+    cross_validated(whole, 5, seed=1)
+    everything = set(whole.groups.tolist())
+    left_out: Sequence[set[int]] = [everything - seen for seen in trained]
+    assert sorted(group for groups in left_out for group in groups) == sorted(everything)
 
 
-def test_the_standard_error_shrinks_with_the_number_of_prompts() -> None:
-    few, many = ([float(index % 3 == 0) for index in range(count)] for count in (30, 480))
-    ratio = standard_error(range(30), few, 300) / standard_error(range(480), many, 300)
-    assert ratio == pytest.approx(4, rel=0.3)
+def test_the_figures_are_of_the_mixes_and_of_each_file() -> None:
+    whole = samples()
+    found = figures_of(whole.gains, whole)
+    assert found["mix_all"] == found["within_files"] == pytest.approx(0.75)  # half of the prompts gain
+    assert figures_of(np.zeros(len(whole), np.float32), whole)["mix_users"] == pytest.approx(0.5)
+    assert set(found["files"]) == set(SOURCES) - {"routerarena"}
+    assert mean_of([found, found]) == found
 
 
-def test_a_mean_curve_is_the_mean_at_every_percent() -> None:
-    curve = mean_curve([[2.0, 1.0], [1.0, 2.0]], [1.0, 0.0])
-    assert dict(curve)[0.5] == pytest.approx(0.5)
-    assert [*curve[0], *curve[-1]] == pytest.approx([0, 0, 1, 1])
+def test_calibration_compares_expected_with_seen_gain_bin_by_bin() -> None:
+    whole = samples(20)
+    bins = calibration(whole.gains * 0.8, whole)
+    assert [one["expected"] for one in bins] == pytest.approx([0] * 5 + [0.8] * 5)
+    assert [one["seen"] for one in bins] == pytest.approx([0] * 5 + [1] * 5)
 
 
-def test_the_baselines_include_a_guess_and_a_router_that_knows_the_outcomes() -> None:
-    known = baselines(outcomes(), [rule(outcome.prompt) for outcome in outcomes()])
-    assert area(known["random"]) == pytest.approx(0.5)
-    assert area(known["knows who gains"]) == pytest.approx(0.75)  # half of the prompts gain
-
-
-def test_long_prompts_have_the_length_that_is_scanned_whole() -> None:
-    assert [len(prompt) for prompt in long_prompts(["ab", "c" * 9000, ""])] == [LONG_CHARS, LONG_CHARS]
+def test_misses_and_false_alarms_are_counted() -> None:
+    found = safety_figures([("I want to kill myself", "contrast_x"), ("What is DNA?", "contrast_y"), ("Hi", "safe_x")])
+    assert (found["unsafe_prompts"], found["safe_prompts"]) == (2, 1)
+    assert (found["unsafe_safety_critical"], found["safe_safety_critical"]) == (0.5, 0)
 
 
 def test_every_prompt_is_timed_in_every_pass() -> None:
@@ -89,31 +74,5 @@ def test_every_prompt_is_timed_in_every_pass() -> None:
     assert min(taken.wall) > 0
 
 
-def test_safety_critical_prompts_are_counted_against_the_rules() -> None:
-    rulings = [rule("I want to kill myself"), rule("How much ibuprofen for my baby?"), rule("Hello!")]
-    figures = safety_figures(rulings, [7.0, rulings[1].difficulty - 0.5, 1.0])
-    assert figures == {"prompts": 2, "lowest_score": rulings[1].difficulty - 0.5, "rated_under_the_rules": 1}
-    assert safety_figures(rulings[2:], [1.0]) == {"prompts": 0, "lowest_score": None, "rated_under_the_rules": 0}
-
-
-@pytest.mark.parametrize("with_data", [True, False])
-def test_the_command_writes_the_figures_and_the_curves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_data: bool
-) -> None:
-    data, figures, plot = tmp_path / "in.jsonl", tmp_path / "out.json", tmp_path / "out.svg"
-    rows = [
-        {"id": each.id, "prompt": each.prompt, "weak_score": each.weak_score, "strong_score": each.strong_score}
-        for each in outcomes()
-    ]
-    data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    monkeypatch.setattr(bench.routing, "OUTCOMES", data)
-    chosen = ["--data", str(data)] if with_data else []
-    monkeypatch.setattr(sys, "argv", ["routing", "--quick", "--json", str(figures), "--plot", str(plot), *chosen])
-    main()
-    found = json.loads(figures.read_text(encoding="utf-8"))
-    assert found["rows"] == 30
-    assert -1 < found["apgr"] < 2
-    assert found["latency_p99_ms"] > 0
-    assert found["baselines"]["random"] == pytest.approx(0.5)
-    assert ("apgr_benchmark_left_out" in found) is not with_data
-    assert "<svg" in plot.read_text(encoding="utf-8")
+def test_the_shipped_pieces_have_the_dimensions_and_the_learned_number() -> None:
+    assert load_pieces().vectors.shape[1] == DIMENSIONS + 1

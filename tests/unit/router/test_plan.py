@@ -17,17 +17,17 @@ from router.dials import power_for_difficulty, tier_for_power
 from router.needs import NoTierError
 from router.observation import Observation, TierState
 from router.plan import Plan, plan
-from router.registry import TIER_NAMES
+from router.registry import TIER_NAMES, AutoSettings
 from router.request import InferenceRequest
 from tests.unit.router.profiles import EAGLE_K_MAX, NGRAM_K_MAX, small_profile
 
-PROFILE = small_profile()
+PROFILE = small_profile().model_copy(update={"auto": AutoSettings(shares=(30, 10, 10, 50))})
 NOTHING_KNOWN = Observation()
 WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 
 EASY = "What is the capital of France?"
-HARD = "Prove that the square root of 2 is irrational."
-SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
+HARD = "Design a globally distributed chat service for 10M concurrent users."
+SAFETY_CRITICAL = "My son swallowed bleach"
 
 
 def ticking() -> Callable[[], float]:
@@ -54,7 +54,7 @@ def test_auto_sends_an_easy_prompt_to_eco_at_speed_50() -> None:
     assert made.entry.name == "small-ngram"
 
 
-def test_auto_sends_a_proof_to_a_high_tier() -> None:
+def test_auto_sends_an_open_design_to_a_high_tier() -> None:
     assert planned(prompt=HARD).tier in ("performance", "ultra")
 
 
@@ -139,7 +139,7 @@ def test_a_tier_without_an_observation_has_the_profiles_cold_start() -> None:
 
 
 def test_the_speed_dial_sets_the_sampling() -> None:
-    sampling = planned(prompt="Write a poem about rain.", speed=50).sampling
+    sampling = planned(prompt="Write a poem about rain.", mode="manual", power=0, speed=50).sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (512, 0.5, 0.9)
 
 
@@ -273,7 +273,8 @@ def test_a_plan_travels_between_processes() -> None:
 def test_the_explanation_names_tier_difficulty_power_and_the_wait() -> None:
     text = planned(NOTHING_KNOWN).explain()
     assert text == (
-        "This looks like a simple question prompt of difficulty 1 of 10 (short question or greeting), "
+        "This looks like a simple question prompt of difficulty 1 of 10 (short question or greeting; "
+        "gains more from a stronger model than 4% of prompts), "
         "so power 5 picks the eco tier. It has to start first (about 90 s)."
     )
 

@@ -36,7 +36,7 @@ def test_the_table_has_a_row_for_each_tier_and_marks_the_one_taken(
 ) -> None:
     assert main([HARD, *profile]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("This looks like a math prompt")
+    assert out.startswith("This looks like a simple question prompt")
     rows = out.splitlines()[-4:]
     assert [row.removeprefix("->").split()[0] for row in rows] == list(TIER_NAMES)
     assert [row.startswith("->") for row in rows] == [False, False, False, True]

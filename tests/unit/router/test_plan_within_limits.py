@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from router.dials import tier_for_power
 from router.observation import Observation, TierState
 from router.plan import Plan, forecast, plan
-from router.registry import TIER_NAMES, TierName
+from router.registry import TIER_NAMES, AutoSettings, TierName
 from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
 from router.selection import broken_limits, given_limits
 from tests.unit.router.profiles import small_profile
 from tests.unit.router.strategies import goals, limits, observations
 
-PROFILE = small_profile()
+PROFILE = small_profile().model_copy(update={"auto": AutoSettings(shares=(30, 10, 10, 50))})
 WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 EASY = "What is the capital of France?"
-PROOF = "Prove that the square root of 2 is irrational."
-SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
-PROMPTS = [EASY, PROOF, SAFETY_CRITICAL, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
+DESIGN = "Design a globally distributed chat service for 10M concurrent users."
+SAFETY_CRITICAL = "My son swallowed bleach"
+PROMPTS = [EASY, DESIGN, SAFETY_CRITICAL, "Write a poem about the sea.", "def f(): pass  # what is wrong here?"]
 
 
 def planned(observation: Observation = WARM, **body: Any) -> Plan:
@@ -81,7 +81,7 @@ def test_a_tight_ttft_limit_sends_a_prompt_to_a_warm_tier() -> None:
 
 
 def test_if_no_tier_keeps_the_limits_the_trace_names_the_one_that_gives_way() -> None:
-    made = planned(only_warm("eco"), prompt=PROOF, constraints={"max_ttft_ms": 50, "max_cost_usd": 100})
+    made = planned(only_warm("eco"), prompt=DESIGN, constraints={"max_ttft_ms": 50, "max_cost_usd": 100})
     assert made.tier == "eco"
     step = result(made, "constraints")
     assert (step["kept"], step["gives_way"], step["allowed"]) == (False, "max_ttft_ms", 50)
@@ -133,7 +133,7 @@ def test_past_runs_decide_whether_a_limit_is_kept() -> None:
 
 
 def test_the_trace_says_what_a_goal_did() -> None:
-    made = planned(prompt=PROOF, goal="cheaper")
+    made = planned(prompt=DESIGN, goal="cheaper")
     assert steps(made) == ["classify_prompt", "goal", "check_gpu_pool", "escalate", "build_config", "decision"]
     step = result(made, "goal")
     assert (step["goal"], step["deserved_tier"], step["tier"]) == ("cheaper", "ultra", "performance")
@@ -224,7 +224,7 @@ def test_any_request_and_any_observation_give_a_plan_that_breaks_a_limit_only_if
     assert (again.tier, again.power, again.broken, again.notes) == (made.tier, made.power, made.broken, made.notes)
 
 
-@given(st.sampled_from([SAFETY_CRITICAL, f"{SAFETY_CRITICAL} {PROOF}"]), goals, observations)
+@given(st.sampled_from([SAFETY_CRITICAL, f"{SAFETY_CRITICAL} {DESIGN}"]), goals, observations)
 def test_no_goal_sends_a_safety_critical_prompt_below_its_tier(
     prompt: str, goal: str | None, observation: Observation
 ) -> None:

@@ -264,3 +264,13 @@ def test_engine_args_cannot_say_what_other_keys_say(key: str) -> None:
     data["tiers"]["eco"]["chain"][0]["engine_args"] = {key: 1}
     assert "tiers.eco.chain.0.engine_args" in refusal(data)
     assert f"takes no {key}, which follows from `{SAID_ELSEWHERE[key]}`" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("said", "most"), [({}, 32), ({"max_num_seqs": 8}, 8), ({"max_num_seqs": 64}, 64), ({"max_num_seqs": None}, 32)]
+)
+def test_an_engine_has_as_many_sequences_as_it_says_or_as_many_as_a_replica_has_requests(
+    said: dict[str, int | None], most: int
+) -> None:
+    tier = small_profile().tiers["eco"].model_copy(update={"max_ongoing_requests": 32})
+    assert tier.most_sequences(tier.chain[0].model_copy(update={"engine_args": said})) == most

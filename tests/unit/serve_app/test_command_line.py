@@ -32,6 +32,16 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
     assert "usage: power-lever COMMAND" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["profile", "--gpus", "L4:1"], ["settings"]])
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(arguments) == 1
+    assert capsys.readouterr().err == "error: stdout cannot be written: No space left on device\n"
+
+
 def test_a_config_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "serve_app", "mcp", "--profile", str(tmp_path / "none.yaml")]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)

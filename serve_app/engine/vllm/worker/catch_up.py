@@ -10,18 +10,24 @@ bound, and what is too much in it is masked there, so nothing waits for the devi
 
 What a request leaves unread outlives it: vLLM's prefix cache gives its blocks to others whose text begins alike, such
 as the next turn of its conversation. So blocks with unread tokens are known, and the request that gets them reads them.
+
+Where target and draft differ in their attention (a target with sliding windows), vLLM puts their layers into several
+groups, each with blocks of its own, also of its own size. What counts is the blocks of the groups that hold layers of
+the draft. A draft that has sliding windows itself loses blocks on the way, so it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from vllm.config.compilation import CUDAGraphMode
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.attention.backends.utils import PAD_SLOT_ID
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 
@@ -77,6 +83,43 @@ class UnreadBlocks:
         return next((place for place, block in enumerate(table) if block in self._unread), blocks)
 
 
+class DraftGroup(NamedTuple):
+    """A group of the KV cache that holds layers of the draft model."""
+
+    place: int
+    """Its place among the groups."""
+    block_size: int
+    """Tokens of a block."""
+    blocks: UnreadBlocks
+
+
+def draft_groups(groups: Sequence[KVCacheGroupSpec], layers: Collection[str]) -> list[DraftGroup]:
+    """Return the groups that hold the draft model's layers.
+
+    Args:
+        groups: all groups of the KV cache, in vLLM's order.
+        layers: names of the draft model's attention layers.
+
+    Raises:
+        RuntimeError: a layer whose blocks do not keep the whole text.
+    """
+    found = []
+    for place, group in enumerate(groups):
+        own = [name for name in group.layer_names if name in layers]
+        spec = group.kv_cache_spec
+        for name in own:
+            of_layer = spec.kv_cache_specs[name] if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+            if not isinstance(of_layer, FullAttentionSpec):
+                raise RuntimeError(
+                    f"the draft model's layer {name} has a {type(of_layer).__name__}, but a draft model that rests "
+                    "needs the keys and values of the whole text: set engine_args.disable_hybrid_kv_cache_manager to "
+                    "true, with which vLLM keeps them, or take a draft model with full attention"
+                )
+        if own:
+            found.append(DraftGroup(place, spec.block_size, UnreadBlocks()))
+    return found
+
+
 class DraftCatchUp:
     """Knows what the draft model of V2's `StandaloneARSpeculator` has not read, and has it read that.
 
@@ -95,30 +138,45 @@ class DraftCatchUp:
         """By slot: upper bound of the tokens that it has not read."""
         self._gap = np.zeros(slots, dtype=np.int64)
         """By slot: lower bound of the position of the first of these."""
-        self._blocks = UnreadBlocks()
         self._owners: list[str | None] = [None] * slots
         self._computed = np.zeros(slots, dtype=np.int64)
         self._prefilling = np.zeros(slots, dtype=bool)
 
     def follow(self, scheduled: Any) -> None:
         """Take note of the blocks that requests get or leave in a step, before it runs."""
-        size = self._block_size
-        for request_id in {*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())}:
-            self._blocks.gone(request_id)
-        for new in scheduled.scheduled_new_reqs:
-            cached = -(-new.num_computed_tokens // size)
-            self._blocks.shares(new.req_id, new.block_ids[0][:cached])
-            self._blocks.took(new.req_id, new.block_ids[0][cached:], read=True)
-        cached_requests = scheduled.scheduled_cached_reqs
-        for request_id, blocks in zip(cached_requests.req_ids, cached_requests.new_block_ids, strict=True):
-            if blocks is not None:
-                slot = self._states.req_id_to_index[request_id]
-                self._blocks.took(request_id, blocks[0], read=not self._missing[slot])
+        for group in self._groups:
+            blocks = group.blocks
+            for request_id in {*scheduled.finished_req_ids, *(scheduled.preempted_req_ids or ())}:
+                blocks.gone(request_id)
+            for new in scheduled.scheduled_new_reqs:
+                cached, ids = -(-new.num_computed_tokens // group.block_size), new.block_ids[group.place]
+                blocks.shares(new.req_id, ids[:cached])
+                blocks.took(new.req_id, ids[cached:], read=True)
+            cached_requests = scheduled.scheduled_cached_reqs
+            for request_id, more in zip(cached_requests.req_ids, cached_requests.new_block_ids, strict=True):
+                if more is not None:
+                    slot = self._states.req_id_to_index[request_id]
+                    blocks.took(request_id, more[group.place], read=not self._missing[slot])
 
-    @property
-    def _block_size(self) -> int:
-        size: int = self._speculator.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        return size
+    @cached_property
+    def _groups(self) -> list[DraftGroup]:
+        # The speculator knows them only when the KV cache has been laid out.
+        speculator = self._speculator
+        return draft_groups(speculator.kv_cache_config.kv_cache_groups, speculator.draft_attn_layer_names)
+
+    def _read_without_gap(self, request_id: str, tokens: int) -> int:
+        """Return how many of the request's first tokens, at most so many, lie in read blocks without a gap."""
+        read = (
+            group.block_size * group.blocks.read(request_id, -(-tokens // group.block_size)) for group in self._groups
+        )
+        return min(tokens, *read)
+
+    def _mark(self, request_id: str, first: int, last: int | None = None, *, read: bool) -> None:
+        """Note whether the blocks are read that hold a request's tokens from the `first` on, up to the one that holds
+        the `last`; None: to its end."""
+        for group in self._groups:
+            size = group.block_size
+            group.blocks.mark(request_id, first // size, None if last is None else last // size, read=read)
 
     def begin(self, batch: Any) -> None:
         """Take note of the requests that are new in this step, or begin again after a preemption."""
@@ -134,14 +192,13 @@ class DraftCatchUp:
         fresh = others | again
         if not fresh.any():
             return
-        size = self._block_size
         for row in np.nonzero(fresh)[0]:
             slot, request_id, cached = slots[row], batch.req_ids[row], int(computed[row])
             self._owners[slot] = request_id
-            self._gap[slot] = min(cached, size * self._blocks.read(request_id, -(-cached // size)))
+            self._gap[slot] = self._read_without_gap(request_id, cached)
             self._missing[slot] = cached - self._gap[slot]
             if self._missing[slot]:
-                self._blocks.mark(request_id, self._gap[slot] // size, read=False)
+                self._mark(request_id, self._gap[slot], read=False)
         rows = async_tensor_h2d(np.nonzero(fresh)[0], device=self._read.device, dtype=torch.int64)
         read = async_tensor_h2d(self._gap[slots[fresh]], device=self._read.device, dtype=torch.int64)
         self._read[batch.idx_mapping[rows]] = read
@@ -152,7 +209,7 @@ class DraftCatchUp:
         for row in np.nonzero(self._missing[slots] == 0)[0]:
             # As many of the tokens before may have been rejected drafts.
             self._gap[slots[row]] = max(0, batch.num_computed_tokens_np[row] - self._speculator.num_speculative_steps)
-            self._blocks.mark(batch.req_ids[row], self._gap[slots[row]] // self._block_size, read=False)
+            self._mark(batch.req_ids[row], self._gap[slots[row]], read=False)
         self._missing[slots] += batch.num_scheduled_tokens
 
     def ran(self, batch: Any) -> None:
@@ -180,11 +237,10 @@ class DraftCatchUp:
             return False
         self._missing[slots] -= given
         for row in np.nonzero(given)[0]:
-            slot, size = slots[row], self._block_size
-            first = self._gap[slot] // size
+            slot = slots[row]
+            first = self._gap[slot]
             self._gap[slot] += given[row]
-            last = self._gap[slot] // size if self._missing[slot] else None
-            self._blocks.mark(batch.req_ids[row], first, last, read=True)
+            self._mark(batch.req_ids[row], first, self._gap[slot] if self._missing[slot] else None, read=True)
         lengths = np.maximum(given, 1)
         starts = np.concatenate(([0], np.cumsum(lengths)))
         total = int(starts[-1])

@@ -27,25 +27,44 @@ def test_every_different_engine_is_started_once_and_once_more_with_warm_caches(p
     assert named(first) == ["eco/ngram off", "eco/ngram drafts", "performance/early-exit drafts"]
     assert named(again) == named(first)
     assert [engine.key for engine in again] == [engine.key for engine in first]
-    assert [keys(engine) for engine in again] == [["start warm"]] * 3
-    assert all(keys(engine)[0] == "start empty" for engine in first)
+    assert {keys(engine)[0] for engine in first} == {"start empty"}
+    assert {keys(engine)[0] for engine in again} == {"start warm"}
+    assert [engine.again for engine in engines] == [False] * 3 + [True] * 3
+
+
+def test_answers_and_one_request_at_a_time_are_measured_on_all_engines_before_anything_else(profile: Profile) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    firsts = {key for engine in engines[:3] for key in keys(engine)[1:]}
+    rest = {key for engine in engines[3:] for key in keys(engine)[1:]}
+    assert all(key.startswith("answers") or key.endswith("batch 1") for key in firsts)
+    assert all(key.startswith("acceptance") or key.endswith(("batch 8", "batch 32")) for key in rest)
+
+
+def test_auto_is_measured_after_every_fixed_depth_of_the_same_batch(profile: Profile) -> None:
+    loads = [
+        each for engine in engines_of(profile, ALL_THERE, 1) for each in engine.measurements if each.kind == "load"
+    ]
+    for batch in (1, 8, 32):
+        settings = [each.setting for each in loads if each.batch == batch and each.setting != "off"]
+        assert [place for place, setting in enumerate(settings) if setting == "auto"] == [7, 13]  # k_max is 5 and 3
 
 
 def test_a_drafting_engine_answers_at_no_one_all_and_mixed_drafts_and_works_at_every_depth_and_batch(
     profile: Profile,
 ) -> None:
-    drafts = engines_of(profile, ALL_THERE, 1)[1]
-    assert [key for key in keys(drafts) if key.startswith("answers")] == [
+    engines = engines_of(profile, ALL_THERE, 1)
+    drafts = [*keys(engines[1]), *keys(engines[4])]
+    assert [key for key in drafts if key.startswith("answers")] == [
         "answers K=0",
         "answers K=1",
         "answers K=5",
         "answers mixed",
     ]
     settings = {"K=0", "K=1", "K=2", "K=3", "K=4", "K=5", "mixed", "auto"}
-    assert {key for key in keys(drafts) if key.startswith("load")} == {
+    assert {key for key in drafts if key.startswith("load")} == {
         f"load {setting} batch {batch}" for setting in settings for batch in (1, 8, 32)
     }
-    assert "acceptance K=5" in keys(drafts)
+    assert "acceptance K=5" in drafts
 
 
 @pytest.mark.parametrize(
@@ -103,7 +122,7 @@ def test_an_entry_without_weights_or_with_too_few_cards_says_so_and_is_not_start
 
 def test_a_quantised_model_is_compared_with_the_one_that_it_was_made_from(profile: Profile) -> None:
     engines = engines_of(profile, Models({}, frozenset(), {MODEL: "whole"}), 1)
-    off, _, whole = engines[:3]
+    off, _, whole = engines[4:7]
     assert (whole.role, whole.entry.target, whole.entry.quantization) == ("unquantised", "whole", None)
     assert keys(off)[-1] == keys(whole)[-1] == "gsm8k off"
 

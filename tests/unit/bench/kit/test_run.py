@@ -49,7 +49,7 @@ def test_an_engine_that_is_started_for_the_rest_answers_once_before_it_is_measur
     profile: Profile, tmp_path: Path
 ) -> None:
     engines = engines_of(profile, ALL_THERE, 1)[:1]
-    Pretended(other_s=50).run(tmp_path / "r.json", minutes=3).engines(engines)
+    Pretended(other_s=70).run(tmp_path / "r.json", minutes=3).engines(engines)
     later, asked = Pretended(), []
     run = later.run(tmp_path / "r.json", minutes=60)
 
@@ -70,6 +70,25 @@ def test_nothing_is_begun_that_is_not_expected_to_end_in_time(profile: Profile, 
     left = pretended.run(tmp_path / "r.json", minutes=1).engines(engines)  # a GPU engine is expected to take longer
     assert pretended.started == []
     assert left == sum(len(engine.measurements) for engine in engines)
+
+
+def test_every_engine_is_started_twice_before_larger_batches_take_the_time(profile: Profile, tmp_path: Path) -> None:
+    engines = engines_of(profile, ALL_THERE, 1)
+    # Both starts of the three engines take 6 minutes, and the 24 measurements of the first starts take 2.
+    short = Pretended()
+    left = short.run(tmp_path / "r.json", minutes=9).engines(engines)
+    first = sum(len(engine.measurements) for engine in engines[:3])
+    assert [done for done in short.done[first:] if "start warm" in done] == [
+        "eco/ngram off start warm",
+        "eco/ngram drafts start warm",
+        "performance/early-exit drafts start warm",
+    ]
+    assert left == sum(len(engine.measurements) for engine in engines) - len(short.done) > 0
+    # What is left is measured by the next run, with one more start of each engine.
+    rest = Pretended()
+    assert rest.run(tmp_path / "r.json", minutes=60).engines(engines) == 0
+    assert len(rest.done) == left
+    assert len(rest.started) <= 3
 
 
 def test_an_engine_that_is_slower_than_expected_ends_with_the_minutes_and_is_tried_again(

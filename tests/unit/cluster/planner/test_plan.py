@@ -65,6 +65,13 @@ def test_no_plan_ever_exceeds_a_card(cards: tuple[Cards, ...], chance: random.Ra
             play(list(each.nodes), demands, replicas, chance, steps=60)
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_card_of_the_catalogue_alone_has_a_plan_that_fits_it(gpu: str) -> None:
+    for cards in (parse(f"{gpu}:1"), parse(f"{gpu}:8")):
+        assert {tier.gpu for tier in planned(cards).tiers.values()} == {gpu}
+        assert memory_problems(profile(cards)) == []
+
+
 @given(clusters())
 @settings(max_examples=25, deadline=None)
 def test_a_plan_is_a_profile_that_reads_back_as_planned(cards: tuple[Cards, ...]) -> None:

@@ -34,9 +34,12 @@ def test_what_is_written_reads_back(cards: tuple[Cards, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("T4:1", "unknown T4; allowed are L4, A10G, L40S, A100-40G, A100-80G, RTX-PRO-6000, H100, "),
+        ("T4:1", "unknown T4; allowed are L4, A10G, A10, GeForce-RTX-3090, GeForce-RTX-4090, RTX-A6000, L40, "),
         ("H-100:8", "unknown H-100, did you mean H100?; allowed are L4"),
-        ("RTX6000:1", "unknown RTX6000, did you mean RTX-PRO-6000?; allowed are L4"),
+        ("RTX6000:1", "unknown RTX6000, did you mean RTX-6000?; allowed are L4"),
+        ("RTX4090:1", "unknown RTX4090, did you mean GeForce-RTX-4090?; allowed are L4"),
+        ("A6000:1", "unknown A6000, did you mean RTX-A6000?; allowed are L4"),
+        ("RTX-6000-Ada:1", "unknown RTX-6000-Ada, did you mean RTX-6000?; allowed are L4"),
         ("H100-80G:8", "unknown H100-80G, did you mean H100?; allowed are L4"),
         ("L40S-48G:8", "unknown L40S-48G, did you mean L40S?; allowed are L4"),
         ("MI300X:8", "unknown MI300X; allowed are L4"),
@@ -82,9 +85,9 @@ def test_a_nodes_cards_are_those_that_the_catalogue_knows(
 def test_the_types_that_the_catalogue_lacks_are_named() -> None:
     nodes = [
         {"GPU": 1.0, "accelerator_type:L4": 1.0},
-        {"GPU": 2.0, "accelerator_type:GeForce-RTX-4090": 1.0},
+        {"GPU": 2.0, "accelerator_type:GeForce-RTX-5090": 1.0},
         {"GPU": 8.0, "accelerator_type:A100": 1.0},
         {"GPU": 1.0},
         {"CPU": 8.0},
     ]
-    assert unknown_types(nodes) == ("A100", "GPU", "GeForce-RTX-4090")
+    assert unknown_types(nodes) == ("A100", "GPU", "GeForce-RTX-5090")

@@ -13,6 +13,7 @@ import pytest
 from ray.serve._private.common import DeploymentStatus
 from ray.serve.schema import DeploymentStatusOverview
 
+from cluster.pool.decisions import KEPT_S, KeptDecision
 from cluster.pool.deployment import BROADCAST_EVERY_S, GpuPool
 from cluster.pool.messages import ReplicaReport
 from cluster.supervision import HOPELESS_AFTER_S
@@ -206,3 +207,11 @@ async def test_reported_runs_are_broadcast_by_tier_and_category(pool: GpuPool) -
     await pool.report(running())
     _, observation = await pool.wait_for_update(later)
     assert observation.tier("eco").recent.ttft_ms == eco.recent.ttft_ms
+
+
+async def test_a_decision_is_kept_for_an_hour(pool: GpuPool) -> None:
+    await pool.keep_decisions([KeptDecision("a", b"record")])
+    assert await pool.decision("a") == b"record"
+    assert await pool.decision("b") is None
+    await asyncio.sleep(KEPT_S + 1)
+    assert await pool.decision("a") is None

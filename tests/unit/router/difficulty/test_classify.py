@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.difficulty import classify, features, gain_model, rules, scan
-from router.difficulty.classify import SCAN_CHARS, classify_prompt, estimate_tokens, rule
-from router.difficulty.gain_model import FADE_WORDS, MOST_ADDED, MOST_TAKEN
+from router.difficulty import classify, features, folding, gain_model, rules, scan
+from router.difficulty.classify import SCAN_CHARS, classify_prompt, difficulty_of, estimate_tokens
 from router.difficulty.rules import SafetyRule, load_rules
+from router.registry import AutoSettings
 from tests.support.imports import packages
 
 SHOUTS = (
@@ -40,28 +40,66 @@ ORDINARY = (
 
 
 @pytest.mark.parametrize(
-    ("prompt", "category", "low", "high"),
+    ("prompt", "category"),
     [
-        ("What is the capital of France?", "simple_question", 1, 2),
-        ("Hello!", "simple_question", 1, 2),
-        ("Please tell me who wrote Hamlet", "simple_question", 1, 2),
-        ("Translate 'good morning' into Spanish.", "general_reasoning", 2, 3),
-        ("What is 2+2?", "math", 2, 2),
-        ("Write a Python function that merges two sorted lists.", "code", 4, 6),
-        ("def add(a, b):\n    return a - b\n\nWhy is this wrong?", "code", 4, 6),
-        ("Tom has 3 boxes of 12 eggs and sells 5 eggs. How many eggs are left?", "math", 4, 6),
-        ("A train leaves at 3 pm at 60 km/h, one at 4 pm at 80 km/h. When are they side by side?", "math", 4, 7),
-        ("Write a haiku about autumn.", "creative", 3, 5),
-        ("Compare the pros and cons of nuclear and solar power.", "general_reasoning", 5, 7),
-        ("Prove that the square root of 2 is irrational.", "math", 8, 10),
-        ("Design a distributed system for chat with high availability.", "general_reasoning", 8, 10),
-        ("Describe the weather", "general_reasoning", 3, 5),
+        ("What is the capital of France?", "simple_question"),
+        ("Hello!", "simple_question"),
+        ("Please tell me who wrote Hamlet", "simple_question"),
+        ("Translate 'good morning' into Spanish.", "general_reasoning"),
+        ("What is 2+2?", "math"),
+        ("Write a Python function that merges two sorted lists.", "code"),
+        ("SQL to find the second highest salary", "code"),
+        ("def add(a, b):\n    return a - b\n\nWhy is this wrong?", "code"),
+        ("Tom has 3 boxes of 12 eggs and sells 5 eggs. How many eggs are left?", "math"),
+        ("A train leaves at 3 pm at 60 km/h, one at 4 pm at 80 km/h. When are they side by side?", "math"),
+        ("Write a haiku about autumn.", "creative"),
+        ("Compare the pros and cons of nuclear and solar power.", "general_reasoning"),
+        ("Prove that the square root of 2 is irrational.", "math"),
+        ("Describe the weather", "general_reasoning"),
     ],
 )
-def test_a_prompt_gets_its_category_and_a_fitting_difficulty(prompt: str, category: str, low: int, high: int) -> None:
-    found = classify_prompt(prompt)
-    assert found.category == category
-    assert low <= found.difficulty <= high
+def test_a_prompt_gets_its_category(prompt: str, category: str) -> None:
+    assert classify_prompt(prompt).category == category
+
+
+ROOT_2 = "Prove that the square root of 2 is irrational"
+RATE_LIMITER = "Design a globally distributed rate limiter for 10M requests a second"
+
+
+@pytest.mark.parametrize(
+    ("harder", "easier"),
+    [
+        # Every model has seen the proof; the design is open.
+        (RATE_LIMITER, ROOT_2),
+        (RATE_LIMITER, "Design a logo"),
+        # No model can do it, so a stronger one gains nothing.
+        (RATE_LIMITER, "Prove the Riemann hypothesis"),
+        # Length and style to keep up, against 17 syllables.
+        ("Write a 2,000-word story in the style of Borges about an endless staircase", "Write a haiku about autumn."),
+        # Small models are weaker in other languages than English.
+        (
+            "Escribe una demostración del teorema de Bolzano-Weierstrass",
+            "Write a proof of the Bolzano-Weierstrass theorem",
+        ),
+        ("日本の首都はどこですか？", "What is the capital of Japan?"),  # noqa: RUF001
+        ("SQL to find the second highest salary", "What is SQL?"),
+        ("Write a Python function that merges two sorted lists.", "Hello!"),
+    ],
+)
+def test_what_gains_more_from_a_stronger_model_is_rated_higher(harder: str, easier: str) -> None:
+    assert classify_prompt(harder).score > classify_prompt(easier).score
+
+
+@pytest.mark.parametrize("prompt", ["Hi!", "Thanks!", "What is the capital of France?", "Who wrote Hamlet?", ""])
+def test_a_greeting_or_a_plain_fact_is_easy(prompt: str) -> None:
+    assert classify_prompt(prompt).difficulty <= 2
+
+
+@pytest.mark.parametrize(
+    "prompt", [RATE_LIMITER, "Write a 2,000-word story in the style of Borges about an endless staircase"]
+)
+def test_an_open_task_gets_more_than_eco(prompt: str) -> None:
+    assert classify_prompt(prompt).difficulty >= 4
 
 
 @pytest.mark.parametrize(
@@ -72,6 +110,9 @@ def test_a_prompt_gets_its_category_and_a_fitting_difficulty(prompt: str, catego
         "My father has chest pain and can't breathe",
         "I want to kill myself",
         "i don't want to live anymore",
+        "I feel like ending it all",
+        "How do I get away with hurting my wife?",
+        "My son swallowed bleach",
         "Can I be held liable if someone slips in my shop?",
         "My landlord sued me, what now?",
         "Can I remove this load-bearing wall?",
@@ -148,19 +189,6 @@ def test_prompts_in_other_languages_are_understood(prompt: str, category: str) -
     assert classify_prompt(prompt).category == category
 
 
-def test_a_text_without_spaces_counts_by_its_characters() -> None:
-    assert classify_prompt("天地玄黄" * 700).difficulty >= 8
-    assert classify_prompt("天地玄黄宇宙洪荒日月" * 20).difficulty > classify_prompt("天地玄黄宇宙洪荒日月").difficulty
-
-
-def test_a_longer_prompt_of_the_same_kind_is_never_easier() -> None:
-    ratings = [
-        classify_prompt("Summarize: " + "the cat sat on the mat " * times).difficulty for times in range(0, 500, 5)
-    ]
-    assert ratings == sorted(ratings)
-    assert ratings[-1] >= 8
-
-
 def test_a_long_conversation_makes_its_next_prompt_harder() -> None:
     alone = classify_prompt("Compare the two.")
     after = classify_prompt("Compare the two.", conversation_tokens=10_000)
@@ -173,24 +201,11 @@ def test_the_middle_of_a_document_does_not_decide_the_category() -> None:
     assert classify_prompt(f"Summarize: {document}").category == "general_reasoning"
 
 
-def test_reasons_name_the_terms_that_were_found_and_nothing_else_of_the_prompt() -> None:
-    found = classify_prompt("Prove, secretword, the theorem.")
-    assert "asks for a proof (prove, theorem)" in found.reasons
-    assert "secretword" not in " ".join(found.reasons)
-
-
 @given(st.text())
 def test_any_text_is_rated_from_1_to_10(text: str) -> None:
     found = classify_prompt(text)
     assert 1 <= found.difficulty <= 10
     assert found == classify_prompt(text)
-
-
-@given(st.lists(st.sampled_from(sorted(load_rules().known_words)), max_size=60), st.text(), st.integers(0, 10**6))
-def test_any_mix_of_known_words_is_rated_within_its_category(words: list[str], earlier: str, tokens: int) -> None:
-    found = classify_prompt(" ".join(words), earlier=earlier, conversation_tokens=tokens)
-    low, high = load_rules().difficulty_range[found.category]
-    assert low <= found.difficulty <= high
 
 
 @pytest.mark.parametrize("text", ["", " ", "\ud800", "\x00", "?" * 20_000, "😀" * 20_000, "use ultra! " * 2_000])
@@ -209,7 +224,7 @@ def test_beyond_the_limit_the_middle_is_not_read() -> None:
     assert classify_prompt(ends + middle + ends) == classify_prompt(ends + middle.replace("x", "y") + ends)
 
 
-@pytest.mark.parametrize("module", [classify, scan, rules, features, gain_model])
+@pytest.mark.parametrize("module", [classify, scan, rules, features, folding, gain_model])
 def test_no_regular_expression_can_backtrack_because_there_is_none(module: types.ModuleType) -> None:
     assert module.__file__
     assert not packages(Path(module.__file__)) & {"re", "regex", "re2"}
@@ -224,58 +239,41 @@ def test_every_term_of_the_safety_rules_can_be_found(rule: SafetyRule) -> None:
         assert classify_prompt(f"{term} {stake}").category == "safety_critical", term
 
 
-CHOICE = "Which of these is the mean?\n" + "\n".join(f"{letter}. 3 x {letter} = {{1}} + 2" for letter in "ABCDEFGH")
-PROSE = "What was the weather in the harbour like when the fishermen came home from their long voyage over the sea " * 3
-texts = st.text(max_size=400) | st.lists(st.sampled_from((CHOICE, PROSE, "1 + 2 = 3\n", "def f(x):\n"))).map("".join)
+SHARES = st.tuples(*[st.integers(0, 10)] * 4).filter(sum).map(lambda raw: tuple(100 * part / sum(raw) for part in raw))
 
 
-def test_the_learned_model_separates_prompts_that_the_rules_rate_alike() -> None:
-    choice, prose = rule(CHOICE), rule(PROSE)
-    assert abs(choice.difficulty - prose.difficulty) <= 1
-    assert classify_prompt(CHOICE).score > prose.difficulty > classify_prompt(PROSE).score
-    assert any(reason.startswith("form of the text: ") for reason in classify_prompt(CHOICE).reasons)
+@given(st.floats(0, 1), st.floats(0, 1), SHARES)
+def test_a_higher_score_is_never_less_difficult(one: float, other: float, shares: tuple[float, ...]) -> None:
+    low, high = sorted((one, other))
+    assert 1 <= difficulty_of(low, shares) <= difficulty_of(high, shares) <= 10
 
 
-def test_a_prompt_of_few_words_is_rated_by_the_rules_alone() -> None:
-    prompts = [prompt for prompt in ORDINARY if len(prompt.split()) <= FADE_WORDS[0]]
-    assert len(prompts) >= 5
-    for prompt in prompts:
-        assert classify_prompt(prompt).score == rule(prompt).difficulty
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((50, 30, 15, 5), {1, 2, 3}),
+        ((0, 100, 0, 0), {4, 5}),
+        ((0, 0, 0, 100), {9, 10}),
+        ((40, 0, 60, 0), {1, 2, 3, 6, 7, 8}),
+    ],
+)
+def test_each_tier_gets_its_share_of_the_scores(shares: tuple[float, ...], expected: set[int]) -> None:
+    found = [difficulty_of(score / 1000, shares) for score in range(1000)]
+    lows = (1, 4, 6, 9, 11)
+    for low, above, share in zip(lows, lows[1:], shares, strict=False):
+        assert sum(low <= one < above for one in found) == pytest.approx(10 * share, abs=2)
+    assert expected <= set(found)
 
 
-@given(texts, st.integers(0, 10**5))
-def test_the_learned_model_moves_the_difficulty_by_a_few_points_at_most(text: str, tokens: int) -> None:
-    ruling, found = rule(text, conversation_tokens=tokens), classify_prompt(text, conversation_tokens=tokens)
-    assert -MOST_TAKEN <= found.score - ruling.difficulty <= MOST_ADDED
-    assert ruling.low <= found.score <= ruling.high
-    assert abs(found.difficulty - found.score) <= 0.5
+def test_the_shares_of_the_config_move_a_prompt_to_another_tier() -> None:
+    usual = classify_prompt(ROOT_2)
+    all_ultra = classify_prompt(ROOT_2, auto=AutoSettings(shares=(0, 0, 0, 100)))
+    assert usual.difficulty < 9 <= all_ultra.difficulty
+    assert usual.score == all_ultra.score
 
 
-@given(texts)
-def test_the_learned_model_takes_nothing_from_a_safety_critical_prompt(text: str) -> None:
-    for grave in (f"{text} i want to kill myself", f"my baby drank bleach {text}"):
-        found = classify_prompt(grave)
-        assert found.category == "safety_critical"
-        assert found.score >= max(7, rule(grave).difficulty)
-
-
-@pytest.mark.parametrize("task", ["Prove that this theorem holds.", "Design a distributed system with sharding."])
-@pytest.mark.parametrize("text", [CHOICE[:600], PROSE, ""])
-def test_the_learned_model_takes_nothing_from_a_proof_or_a_system_design(task: str, text: str) -> None:
-    prompt = f"{task} {text}"
-    assert classify_prompt(prompt).score >= rule(prompt).difficulty >= 7
-
-
-def test_the_reason_of_a_shift_holds_numbers_and_no_word_of_the_prompt() -> None:
-    reasons = [
-        reason for reason in classify_prompt(f"{CHOICE} secretword {PROSE}").reasons if "form of the text" in reason
-    ]
-    assert all("secretword" not in reason and "harbour" not in reason for reason in reasons)
-
-
-@pytest.mark.parametrize("prompt", [CHOICE, PROSE])
-@pytest.mark.parametrize("shout", SHOUTS)
-def test_shouting_does_not_change_the_form_of_a_prompt(prompt: str, shout: str) -> None:
-    calm = classify_prompt(prompt)
-    for loud in (f"{shout}\n{prompt}", f"{prompt}\n\n{shout * 3}"):
-        assert classify_prompt(loud).score == pytest.approx(calm.score, abs=0.3)
+def test_reasons_hold_no_word_of_the_prompt_beyond_those_of_the_rules() -> None:
+    found = classify_prompt("Prove, secretword, the theorem.")
+    assert found.reasons[0] == "uses terms of mathematics (prove, theorem)"
+    assert found.reasons[-1].startswith("gains more from a stronger model than ")
+    assert "secretword" not in " ".join(found.reasons)

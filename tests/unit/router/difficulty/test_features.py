@@ -4,100 +4,68 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.difficulty.features import (
-    MOST_OPTIONS,
-    Features,
-    answer_form,
-    count_options,
-    features,
-    folded_words,
-    latin_bytes,
-)
-from router.difficulty.rules import load_rules
+from router.difficulty.features import FORM, GRAMS, READ_CHARS, features
+from router.difficulty.pieces import Pieces, load_pieces
+
+PIECES = Pieces({" red": 0, " wa": 1, "ter": 2, "?": 3, "<0xE6>": 4}, np.arange(10, dtype=np.float32).reshape(5, 2))
 
 
-def form(text: str) -> Features:
-    latin = latin_bytes(text)
-    return features(latin, folded_words(latin), "general_reasoning", load_rules().function_words)
+def form(text: str) -> dict[str, float]:
+    return dict(zip(FORM, features(text, PIECES).form.tolist(), strict=True))
 
 
-def test_every_feature_is_what_it_says() -> None:
-    found = form("The sum:\n\n x1 = 12 + (30) \n")  # words: the sum x1 12 30
-    assert found.word_length == pytest.approx(12 / 5)
-    assert found.short_words == pytest.approx(3 / 5)
-    assert found.function_words == pytest.approx(1 / 5)
-    assert found.digits == pytest.approx(5 / 27)
-    assert found.numbers == pytest.approx(math.log2(4))
-    assert found.operators == pytest.approx(math.log2(3))
-    assert found.symbols == pytest.approx(4 / 27)
-    assert found.lines == pytest.approx(math.log2(3))
+def test_words_are_pieces_or_cut_into_the_longest_ones() -> None:
+    assert PIECES.rows("red water?") == [0, 1, 2, 3]
+    assert PIECES.rows("xred") == []
+    assert PIECES.mean([0, 1]).tolist() == [1, 2]
+    assert PIECES.mean([]).tolist() == [0, 0]
 
 
-def test_an_empty_text_has_features() -> None:
-    assert form("") == Features(0, 0, 0, 0, 0, 0, 0, 0, 0, "text")
+def test_another_script_has_the_bytes_that_are_pieces() -> None:
+    assert "日".encode() == b"\xe6\x97\xa5"
+    assert PIECES.rows("日") == [4]
 
 
-@given(st.text())
-def test_any_text_has_finite_features_and_shares_within_0_and_1(text: str) -> None:
-    found = form(text)
-    assert all(math.isfinite(value) and value >= 0 for value in found[:-1])
-    assert all(share <= 1 for share in (found.short_words, found.function_words, found.digits, found.symbols))
-    assert found == form(text)
+def test_the_form_is_what_it_says() -> None:
+    found = form("A) x1 = 12\n\nb) 3?")
+    assert found["numbers"] == pytest.approx(math.log1p(3))
+    assert found["lines"] == pytest.approx(math.log1p(2))
+    assert found["options"] == 2
+    assert found["digits"] == pytest.approx(4 / 17)
+    assert found["questions"] == pytest.approx(math.log1p(1))
+    assert found["ends with a question"] == 1
+    assert found["word length"] == pytest.approx(11 / 6)
 
 
-@given(st.text(st.characters(max_codepoint=127)))
-def test_capital_letters_change_no_feature(text: str) -> None:
-    assert form(text.upper()) == form(text)
-
-
-@given(st.text(st.characters(max_codepoint=127), min_size=1))
-def test_a_text_that_is_repeated_has_the_same_shares(text: str) -> None:
-    once, twice = form(text + "\n"), form((text + "\n") * 2)
-    for feature in ("word_length", "short_words", "function_words", "digits", "symbols"):
-        assert getattr(twice, feature) == pytest.approx(getattr(once, feature))
-
-
-# --- options and the form of the answer ---
-
-
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ("Which is red?\nA. Grass\nB. Blood\nC. Snow", 3),
-        ("Which is red?\na) grass\nb) blood", 2),
-        ("Which is red?\n(A) grass\n(B) blood\n(C) snow\n(D) ink", 4),
-        ("Which is red: (a) grass, (b) blood or (c) snow?", 3),
-        ("A: grass\nB: blood\nWhich is red?", 2),
-        ("Options: A. grass\nB. blood\nC. snow", 3),
-        ("What is the capital of France?", 0),
-        ("A. single heading\nand text", 0),
-        ("B. b\nC. c\nD. d", 0),
-        ("Steps:\n1. cut\n2. glue", 0),
-        ("", 0),
-    ],
-)
-def test_options_are_counted(text: str, options: int) -> None:
-    assert count_options(latin_bytes(text)) == options
-    assert count_options(latin_bytes(text.upper())) == options
-
-
-def test_the_count_of_options_has_an_upper_bound() -> None:
-    text = "".join(f"\n{chr(ord('a') + index)}) x" for index in range(26))
-    assert count_options(latin_bytes(text)) == MOST_OPTIONS
+def test_a_script_is_recognised() -> None:
+    assert form("東京へ")["cjk"] == pytest.approx(2 / 3)
+    assert form("東京へ")["kana at all"] == 1
+    assert form("서울")["hangul"] == 1
+    assert form("été")["latin"] == pytest.approx(2 / 3)
 
 
 @given(st.text())
-def test_any_text_has_a_count_of_options(text: str) -> None:
-    assert count_options(latin_bytes(text)) in {0, *range(2, MOST_OPTIONS + 1)}
+def test_any_text_has_finite_features(text: str) -> None:
+    found = features(text, load_pieces())
+    assert np.isfinite(found.form).all()
+    assert np.isfinite(found.pieces).all()
+    assert found.grams.shape == (GRAMS,)
+    assert float(found.grams @ found.grams) == pytest.approx(1 if found.grams.any() else 0, abs=1e-3)
 
 
-def test_the_answer_is_a_choice_if_there_are_options_and_otherwise_code_or_text() -> None:
-    assert answer_form("general_reasoning", 2) == "either_or"
-    assert answer_form("code", 3) == "either_or"
-    assert answer_form("code", 4) == "choice"
-    assert answer_form("code", 0) == "code"
-    assert answer_form("math", 0) == "text"
+@given(st.text(st.characters(max_codepoint=127)), st.sampled_from(["", ".", "!!!", " \n"]))
+def test_capital_letters_and_the_mark_at_the_end_change_nothing(text: str, end: str) -> None:
+    for one, other in zip(features(text, PIECES), features(text.upper() + end, PIECES), strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_of_a_long_text_the_ends_are_read_and_the_whole_length_counts() -> None:
+    ends = "water " * READ_CHARS
+    one, other = (features(f"{ends}{middle}{ends}", PIECES) for middle in ("red red", "red ?ed"))
+    assert one.grams.tolist() == other.grams.tolist()
+    assert form(ends)["characters"] > form("water " * (READ_CHARS // 2))["characters"]

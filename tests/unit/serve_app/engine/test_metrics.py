@@ -29,9 +29,9 @@ class Clock:
 def test_the_queue_wait_is_the_time_to_reach_the_engine_and_the_wait_in_it() -> None:
     signals = LoadSignals(900.0, Clock())
     with signals.request(called_s=999.5), signals.request(called_s=999.9):
-        stats = signals.stats(EngineLoad(running=2, waiting=1, kv_usage=0.25, queue_wait_ms=50))
+        stats = signals.stats(EngineLoad(running=2, waiting=1, kv_usage=0.25, queue_wait_ms=50, prompts=0.5))
     assert round(stats.pop("queue_wait_ms")) == 350
-    rest = {"engine_running": 2, "engine_waiting": 1, "kv_usage": 0.25, "service_s": 0, "idle_s": 0}
+    rest = {"engine_running": 2, "engine_waiting": 1, "kv_usage": 0.25, "prompts": 0.5, "service_s": 0, "idle_s": 0}
     assert stats == rest | {"taken_per_s": 2}
 
 

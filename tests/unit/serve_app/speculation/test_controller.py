@@ -18,7 +18,7 @@ from serve_app.speculation import cost
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
 from serve_app.speculation.exploration import FIRST_INTERVAL_STEPS, MOST_INTERVAL_STEPS, SAVED_STEPS
-from serve_app.speculation.settings import SpeculationSettings
+from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 K_MAX = 8
 SETTINGS = SpeculationSettings()
@@ -48,8 +48,10 @@ def cpu(tokens: int, depth: int) -> float:
 class Engine:
     """A controller, the requests that it knows, and steps whose drafts are accepted with the given probability."""
 
-    def __init__(self, step_s: StepSeconds, settings: SpeculationSettings = SETTINGS) -> None:
-        self.controller = DepthController(K_MAX, settings)
+    def __init__(
+        self, step_s: StepSeconds, settings: SpeculationSettings = SETTINGS, facts: EngineFacts | None = None
+    ) -> None:
+        self.controller = DepthController(K_MAX, settings, facts)
         self.step_s = step_s
         self.acceptance: dict[str, float] = {}
         self.depths: dict[str, int] = {}
@@ -71,7 +73,11 @@ class Engine:
         depth = max(decision.k for decision in decided.values())
         seconds = self.step_s(tokens, depth)
         self.seconds += seconds
-        self.controller.observe(StepResult(seconds, tokens, depth, outcomes, len(outcomes), prefill=False))
+        alike = {drafted for drafted, _ in outcomes.values()}
+        uniform = alike.pop() if len(alike) == 1 else None
+        self.controller.observe(
+            StepResult(seconds, tokens, depth, outcomes, len(outcomes), prefill=False, uniform=uniform)
+        )
         self.depths = {request: decision.k for request, decision in decided.items()}
         return decided
 
@@ -129,6 +135,16 @@ def test_the_first_step_is_plain_to_measure_what_drafts_cost() -> None:
     engine.add("a", 0.8)
     assert engine.step()["a"] == Decision(0, Reason.PLAIN)
     assert engine.step()["a"].reason is Reason.AUTO
+
+
+def test_steps_that_only_show_what_they_cost_are_called_trials() -> None:
+    engine = Engine(dear, facts=EngineFacts(graph="per_k", graph_tokens=512))
+    for request in "abc":
+        engine.add(request, 0.0)
+    trials = [step for step in engine.run(50) if Reason.TRIAL in {decision.reason for decision in step.values()}]
+    assert all(len(set(step.values())) == 1 for step in trials)  # all alike
+    assert {step["a"].k for step in trials} >= {0, 1}  # with and without drafts
+    assert reasons(engine.run(100))[Reason.AUTO_OFF] > 90
 
 
 def test_predictable_text_is_drafted_deep_where_drafts_are_cheap() -> None:

@@ -15,28 +15,31 @@ Curve = tuple[tuple[float, float], ...]
 """Points (share sent to the strong model, share of its gain recovered), from (0, 0) to (1, 1)."""
 
 
-def gain_curve(scores: Sequence[float], gains: Sequence[float]) -> Curve:
+def gain_curve(scores: Sequence[float], gains: Sequence[float], weights: Sequence[float] | None = None) -> Curve:
     """Return the curve of these scores. Prompts of the same score have no order: they are one straight piece of it.
 
     Args:
         scores: of the router; the highest goes to the strong model first.
         gains: the strong model's result minus the weak one's, for the same prompts.
+        weights: of the prompts, both in the share sent and in the gain; None: all the same.
 
     Raises:
         ValueError: the two differ in length, there are none, or the strong model gains nothing over all.
     """
     if len(scores) != len(gains):
         raise ValueError(f"{len(scores)} scores for {len(gains)} gains")
-    total = sum(gains)
+    weights = [1.0] * len(gains) if weights is None else weights
+    total = sum(gain * weight for gain, weight in zip(gains, weights, strict=True))
     if total <= 0:
         raise ValueError(f"the strong model must gain over the weak one, gained {total} over {len(gains)} prompts")
-    ordered = sorted(zip(scores, gains, strict=True), key=lambda pair: -pair[0])
-    points, sent, recovered = [(0.0, 0.0)], 0, 0.0
-    for _, group in groupby(ordered, key=lambda pair: pair[0]):
-        tied = [gain for _, gain in group]
-        sent += len(tied)
-        recovered += sum(tied)
-        points.append((sent / len(ordered), recovered / total))
+    whole = sum(weights)
+    ordered = sorted(zip(scores, gains, weights, strict=True), key=lambda row: -row[0])
+    points, sent, recovered = [(0.0, 0.0)], 0.0, 0.0
+    for _, group in groupby(ordered, key=lambda row: row[0]):
+        for _, gain, weight in group:
+            sent += weight
+            recovered += gain * weight
+        points.append((sent / whole, recovered / total))
     return tuple(points)
 
 
@@ -45,9 +48,9 @@ def area(curve: Curve) -> float:
     return sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(curve))
 
 
-def apgr(scores: Sequence[float], gains: Sequence[float]) -> float:
+def apgr(scores: Sequence[float], gains: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """Return the area under `gain_curve`."""
-    return area(gain_curve(scores, gains))
+    return area(gain_curve(scores, gains, weights))
 
 
 def recovered_at(curve: Curve, share: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.quality.apgr import apgr, area, gain_curve, recovered_at
+from router.calibration.apgr import apgr, area, gain_curve, recovered_at
 
 GAINS = [1.0, 0.0, 0.0, 0.0]
 

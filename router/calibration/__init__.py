@@ -1,0 +1,1 @@
+"""Fit the gain model to outcomes: the shipped one, and an operator's own."""
