@@ -21,8 +21,8 @@ BIN := $(VENV)/bin
 PIP_QUIET := --quiet --quiet --disable-pip-version-check
 PIP_FLAGS := $(PIP_QUIET) --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-# Suites that start Ray, and all others. Their sum is every folder with tests.
-RAY_SUITES := tests/e2e $(addprefix tests/integration/,application gpu_nodes two_nodes libraries)
+# Suites that start Ray Serve, and all others. Their sum is every folder with tests.
+RAY_SUITES := tests/e2e $(addprefix tests/integration/,application gpu_nodes two_nodes)
 OTHER_SUITES := $(filter-out $(RAY_SUITES),$(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py)))
 # A file is one process's; they begin in the order given.
 NO_RAY := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
@@ -41,9 +41,9 @@ serve: install weights
 weights: install
 	$(BIN)/power-lever weights seed --profile $(PROFILE)
 
-# First what needs no Ray, a process for each core; engines take longest and begin first. Then each suite with Ray by itself:
-# a cluster that other tests slow down gives up starting, and tests beside a busy cluster hardly go on. All of them run,
-# also after one that fails.
+# First what needs no Ray Serve, a process for each core; engines take longest and begin first. Then each suite with Ray
+# Serve by itself: a cluster that other tests slow down gives up starting, and tests beside a busy cluster hardly go on.
+# All of them run, also after one that fails.
 test: install-dev weights
 	@failed=; $(NO_RAY) $(OTHER_SUITES) tests/unit --durations=10 || failed=1; \
 	for suite in $(RAY_SUITES); do $(BIN)/python -m pytest $$suite --durations=10 || failed=1; done; test -z "$$failed"

@@ -11,6 +11,7 @@ application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in 
     stub:fail=N        the engine fails this request after N tokens, retryable
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
+    stub:until=PATH    the answer ends by itself when that file exists (finish_reason `stop`)
 
 Anywhere else they are plain text, so a prompt cannot end a process that others share.
 """
@@ -23,7 +24,8 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp
 
@@ -66,9 +68,11 @@ LEARNED_TAU: Final = 0.25
 """Acceptance rate (0-1) that the stub claims to have learned for `tau: auto`."""
 _JUDGED_STEPS: Final = 4
 """Steps with drafts after which a tau may stop them."""
-_COUNT = re.compile(r"[0-9]+")
-_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
-_DECIMALS = frozenset({"rate", "first"})
+_COUNT: Final = (int, re.compile(r"[0-9]+"))
+_DECIMAL: Final = (float, re.compile(r"[0-9]+(\.[0-9]+)?"))
+_PATH: Final = (Path, re.compile(r"/.+"))
+_VALUES: Final = {"tokens": _COUNT, "rate": _DECIMAL, "fail": _COUNT, "die": _COUNT, "first": _DECIMAL, "until": _PATH}
+"""What each directive takes: how to read it, and its form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +82,21 @@ class _Directives:
     fail: int | None = None
     die: int | None = None
     first: float = 0.0
+    until: Path | None = None
 
     @classmethod
     def of(cls, text: str) -> _Directives:
-        given: dict[str, float] = {}
+        given: dict[str, Any] = {}
         for word in text.split():
             if word.startswith("stub:"):
                 name, _, value = word.removeprefix("stub:").partition("=")
-                if name not in cls.__slots__ or not (_DECIMAL if name in _DECIMALS else _COUNT).fullmatch(value):
-                    allowed = ", ".join(f"stub:{known}=NUMBER" for known in cls.__slots__)
+                read, form = _VALUES.get(name, (None, None))
+                if read is None or form is None or not form.fullmatch(value):
+                    allowed = ", ".join(f"stub:{known}={reads.__name__}" for known, (reads, _) in _VALUES.items())
                     message = f"got {word!r}, allowed are {allowed}"
                     raise EngineError("bad_stub_directive", message, status=400, retryable=False)
-                given[name] = float(value) if name in _DECIMALS else int(value)
-        return cls(**given)  # type: ignore[arg-type]
+                given[name] = read(value)
+        return cls(**given)
 
 
 class _Step(NamedTuple):
@@ -142,17 +148,22 @@ class StubEngine:
             await asyncio.sleep(todo.first)
             record = RequestRecord()
             until = min(at for at in (total, todo.fail, todo.die) if at is not None)
+            made, ended = 0, False
             async for steps in self._paced(request, text, until, todo):
                 for step in steps:
                     self._count(request.category, step.record)
                     record.add(step.record, len(step.tokens))
+                    made += len(step.tokens)
                 yield [token for step in steps for token in step.tokens]
-            if until == todo.fail:
-                raise EngineError("engine_failed", "a stub directive made it fail", status=500, retryable=True)
-            if until == todo.die:
-                os._exit(17)
-            ended = todo.tokens is not None and total == todo.tokens
-            yield Finished("stop" if ended else "length", prompt_tokens, total, 0.0, record.stats())
+                if ended := todo.until is not None and todo.until.exists():
+                    break
+            else:
+                if until == todo.fail:
+                    raise EngineError("engine_failed", "a stub directive made it fail", status=500, retryable=True)
+                if until == todo.die:
+                    os._exit(17)
+            ended = ended or (todo.tokens is not None and total == todo.tokens)
+            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats())
         finally:
             self._running.discard(request.request_id)
 

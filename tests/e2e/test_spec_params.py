@@ -38,7 +38,7 @@ def plain(server: Any) -> str:
         return ask(api, COPY, {"k": 0}).text
 
 
-@pytest.mark.parametrize("k", [1, 2, K_MAX, 32, "auto", None])
+@pytest.mark.parametrize("k", [2, 32, "auto", None])
 def test_a_depth_changes_the_drafts_and_not_the_answer(api: Api, plain: str, k: int | Literal["auto"] | None) -> None:
     answer = ask(api, COPY, {"k": k})
 
@@ -119,7 +119,7 @@ def test_wrong_params_are_refused_on_the_openai_routes_too(client: openai.OpenAI
         client.chat.completions.create(model="eco", messages=CHAT, max_tokens=4, extra_body={"spec": spec})
 
 
-@pytest.mark.parametrize("k", [0, 2, K_MAX, "auto"])
+@pytest.mark.parametrize("k", [0, K_MAX, "auto"])
 def test_a_chat_of_the_sdk_is_the_same_at_every_depth(
     client: openai.OpenAI, plain: str, k: int | Literal["auto"]
 ) -> None:

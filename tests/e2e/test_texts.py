@@ -54,16 +54,28 @@ def ask_both(api: Api, turns: tuple[str, ...], power: int = 10, model: str = "ec
     return Pair(events, whole["choices"][0], whole["usage"])
 
 
+ECO, PERFORMANCE = (10, "eco"), (70, "performance")
+"""n-gram lookup, and a draft model."""
+
+
 @pytest.mark.parametrize(
-    ("turns", "character"),
-    [(EMOJI, "🥳"), (JOINED_EMOJI, "👩\u200d💻"), (CHINESE, "世"), (ACCENTS, "ź"), (FRENCH, "é"), (PLAIN, "Paris")],
-    ids=["emoji", "joined emoji", "chinese", "accents", "french", "plain"],
+    ("turns", "character", "tier"),
+    [
+        (EMOJI, "🥳", ECO),
+        (JOINED_EMOJI, "👩\u200d💻", ECO),
+        (CHINESE, "世", ECO),
+        (ACCENTS, "ź", ECO),
+        (FRENCH, "é", ECO),
+        (PLAIN, "Paris", ECO),
+        (JOINED_EMOJI, "👩\u200d💻", PERFORMANCE),
+        (FRENCH, "é", PERFORMANCE),
+    ],
+    ids=["emoji", "joined emoji", "chinese", "accents", "french", "plain", "joined emoji, draft", "french, draft"],
 )
-@pytest.mark.parametrize(("power", "model"), [(10, "eco"), (70, "performance")])
 def test_token_texts_add_up_to_the_answer(
-    api: Api, turns: tuple[str, ...], character: str, power: int, model: str
+    api: Api, turns: tuple[str, ...], character: str, tier: tuple[int, str]
 ) -> None:
-    pair = ask_both(api, turns, power, model)
+    pair = ask_both(api, turns, *tier)
 
     pair.assert_equal()
     assert character in pair.events.text

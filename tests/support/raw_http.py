@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import json
 import random
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from bench.load.client import HOST
 from bench.load.servers import Server
-from tests.support.api import Api, Json
+from tests.support.api import PATIENCE_S, Api, Json
 
+QUICK: Json = {"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10}
 LONG: Json = {"prompt": "hi stub:rate=5", "mode": "manual", "power": 10, "max_tokens": 2000}
 LONG_CHAT: Json = {"model": "eco", "max_tokens": 2000, "messages": [{"role": "user", "content": "stub:rate=5"}]}
 
@@ -31,6 +34,17 @@ def request(
         *headers,
     ]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+
+@contextlib.contextmanager
+def connected(server: Server) -> Iterator[socket.socket]:
+    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as connection:
+        yield connection
+
+
+def assert_alive(api: Api) -> None:
+    assert api.get("/healthz").status_code == 200
+    assert api.infer(**QUICK).kinds[-1] == "done"
 
 
 def running(api: Api) -> int:

@@ -6,6 +6,8 @@ where that disturbs no other test.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from cluster.profiles.reading import merge
 from tests.support.agent_cases import KEY
 from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
+from tests.support.raw_http import QUICK, connected, request
 
-# Tests that change what others see come last.
-LAST = ("test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
+# Then those that look at what took its time meanwhile, and those that change what others see.
+LAST = ("test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
     "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
@@ -93,6 +96,24 @@ def server(claude: MessagesApi) -> Iterator[Server]:
     server.env = {**server.env, "ANTHROPIC_API_KEY": KEY}
     with running(server):
         yield server
+
+
+Stalled = dict[str, list[socket.socket]]
+
+
+@pytest.fixture(scope="package")
+def stalled(server: Server) -> Iterator[Stalled]:
+    """Connections that have sent most of a request, by the code of the error that they get when their time is over."""
+    small = request(QUICK)[:-5]  # waits in HAProxy
+    large = request({**QUICK, "prompt": "x" * 60_000})[:-5]  # more than HAProxy holds: waits in the ingress
+    with contextlib.ExitStack() as stack:
+        waiting: Stalled = {"request_timeout": [], "body_timeout": []}
+        for sent, code in ((small, "request_timeout"), (large, "body_timeout")):
+            for _ in range(100):
+                connection = stack.enter_context(connected(server))
+                connection.sendall(sent)
+                waiting[code].append(connection)
+        yield waiting
 
 
 @pytest.fixture

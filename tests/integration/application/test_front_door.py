@@ -7,23 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import select
-import socket
-from collections.abc import Iterator
 
 import pytest
 
-from bench.load.client import HOST
 from bench.load.servers import Server
-from tests.support.api import PATIENCE_S, Api, Json
-from tests.support.raw_http import LONG, leave_a_busy_machine, request, running
-
-QUICK: Json = {"prompt": "hi stub:tokens=3", "mode": "manual", "power": 10}
-
-
-@contextlib.contextmanager
-def connected(server: Server) -> Iterator[socket.socket]:
-    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as connection:
-        yield connection
+from tests.integration.application.conftest import Stalled
+from tests.support.api import Api
+from tests.support.raw_http import LONG, QUICK, assert_alive, connected, leave_a_busy_machine, request, running
 
 
 def answer(server: Server, sent: bytes) -> tuple[str, bytes]:
@@ -35,11 +25,6 @@ def answer(server: Server, sent: bytes) -> tuple[str, bytes]:
             received += piece
     head, _, body = received.partition(b"\r\n\r\n")
     return head.decode().lower(), body
-
-
-def assert_alive(api: Api) -> None:
-    assert api.get("/healthz").status_code == 200
-    assert api.infer(**QUICK).kinds[-1] == "done"
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
@@ -81,27 +66,10 @@ def test_a_client_cannot_keep_its_request_running_after_it_left(server: Server, 
     api.wait_for(lambda api: running(api) == 0)
 
 
-def test_stalled_requests_get_408_and_block_no_other(server: Server, api: Api) -> None:
-    small = request(QUICK)[:-5]  # waits in HAProxy
-    large = request({**QUICK, "prompt": "x" * 60_000})[:-5]  # more than HAProxy holds: waits in the ingress
-    with contextlib.ExitStack() as stack:
-        waiting: dict[str, list[socket.socket]] = {"request_timeout": [], "body_timeout": []}
-        for sent, code in ((small, "request_timeout"), (large, "body_timeout")):
-            for _ in range(100):
-                connection = stack.enter_context(connected(server))
-                connection.sendall(sent)
-                waiting[code].append(connection)
-        assert_alive(api)
-        last = waiting["body_timeout"][-1]
-        assert select.select([last], [], [], 0)[0] == []  # it still waits: the others were not served after it
-        for code, connections in waiting.items():
-            for connection in connections:
-                received = b""
-                while not received.endswith(b"}"):
-                    received += connection.recv(65536)
-                assert received.startswith(b"HTTP/1.1 408"), received
-                assert f'"code":"{code}"'.encode() in received.replace(b": ", b":")
+def test_stalled_requests_block_no_other(stalled: Stalled, api: Api) -> None:
     assert_alive(api)
+    last = stalled["body_timeout"][-1]
+    assert select.select([last], [], [], 0)[0] == []  # it still waits: the others were not served after it
 
 
 def test_clients_that_never_read_block_no_other(server: Server, api: Api) -> None:

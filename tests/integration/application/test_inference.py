@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import re
+from functools import partial
 
 import pytest
 
@@ -32,8 +33,11 @@ def test_the_response_is_an_unbuffered_event_stream(api: Api) -> None:
 
 
 def test_the_dials_pick_the_tier_and_a_cold_tier_reports_its_start(api: Api) -> None:
-    for power, tier in ((40, "balanced"), (70, "performance"), (95, "ultra")):
-        cold = api.infer(prompt="hello stub:tokens=3", mode="manual", power=power)
+    tiers = {40: "balanced", 70: "performance", 95: "ultra"}
+    with concurrent.futures.ThreadPoolExecutor(len(tiers)) as pool:
+        wake = partial(api.infer, prompt="hello stub:tokens=3", mode="manual")
+        colds = pool.map(lambda power: wake(power=power), tiers)
+    for tier, cold in zip(tiers.values(), colds, strict=True):
         config = cold.one("config")
         assert (config["tier"], config["warm"]) == (tier, False)
         assert config["cold_start_s"] > 0
@@ -44,8 +48,8 @@ def test_the_dials_pick_the_tier_and_a_cold_tier_reports_its_start(api: Api) -> 
         assert max([statuses[0]["waited_s"], *gaps]) < 5
         assert len(cold.all("token")) == 3
 
-    api.wait_for(lambda api: api.tier("ultra")["replicas"]["running"] == 1)
-    for power in (40, 70, 95):
+    api.wait_for(lambda api: all(api.tier(tier)["replicas"]["running"] == 1 for tier in tiers.values()))
+    for power in tiers:
         warm = api.infer(prompt="hello stub:tokens=3", mode="manual", power=power)
         assert warm.one("config")["warm"] is True
     states = {tier["name"]: tier for tier in api.get("/api/tiers").json()["tiers"]}

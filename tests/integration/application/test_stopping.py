@@ -34,11 +34,13 @@ def test_a_second_instance_on_the_same_port_says_so_and_ends(server: Server, tmp
     assert "Traceback" not in second.stderr
 
 
-def test_sigterm_finishes_open_requests_refuses_new_ones_and_leaves_no_process(server: Server, planning: Api) -> None:
+def test_sigterm_finishes_open_requests_refuses_new_ones_and_leaves_no_process(
+    server: Server, planning: Api, tmp_path: Path
+) -> None:
     # An application whose eco tier takes one request at a time, and whose other tiers are cold.
-    url = planning.base_url
+    url, refused = planning.base_url, tmp_path / "refused"
     with ThreadPoolExecutor() as threads:
-        working = Stream(url, threads, prompt="stub:rate=10 stub:tokens=300", power=10, max_tokens=300)
+        working = Stream(url, threads, prompt=f"stub:rate=10 stub:until={refused}", power=10, max_tokens=2000)
         working.wait_for("token")
         waiting = Stream(url, threads, prompt="stub:tokens=20", power=10)  # for the one place of the eco tier
         cold = Stream(url, threads, prompt="stub:tokens=20", power=90)  # for the first replica of the ultra tier
@@ -55,9 +57,11 @@ def test_sigterm_finishes_open_requests_refuses_new_ones_and_leaves_no_process(s
         assert response.json()["error"]["code"] == "stopping"
         assert planning.get("/readyz").status_code == 503  # a balancer goes elsewhere
         assert planning.get("/healthz").status_code == 200  # and nobody kills what still works
-        for stream, tokens in ((working, 300), (waiting, 20), (cold, 20)):
+        refused.touch()
+        for stream in (working, waiting, cold):
             assert stream.error() is None
             assert stream.answer.kinds[-1] == "done"
-            assert len(stream.answer.all("token")) == tokens
+            assert len(stream.answer.all("token")) == stream.answer.one("metrics")["completion_tokens"]
+        assert [len(stream.answer.all("token")) for stream in (waiting, cold)] == [20, 20]
     assert exit_code(server, within_s=PATIENCE_S) == 0
     assert still_running(tree) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ Key = tuple[str, str, str]
 """Profile, tier, chain entry."""
 
 
+@cache
 def entries(capability: str) -> dict[Key, tuple[Tier, ChainEntry]]:
     """Return the shipped profile's entries, on every card, and those of examples and plans that are for such a card."""
     profiles = {path.stem: read(path) for path in (SHIPPED, *EXAMPLES)} | {name: load_profile(name) for name in PLANS}

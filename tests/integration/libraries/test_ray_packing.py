@@ -1,10 +1,13 @@
-"""The planner's model of Ray's packing, against Ray: which card each replica of a random history gets."""
+"""The planner against Ray: which card each replica of a history gets, and the GPUs of a running cluster."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 from cluster.planner.packing import WHOLE, allocate
 from cluster.planner.plan import plan
@@ -29,11 +32,16 @@ HISTORY = [
     ("start", "h", 30),
 ]
 SCRIPT = """
-import json, sys, time
+import json, os, subprocess, sys, time
 import ray
 
 cards, history = json.loads(sys.argv[1])
-ray.init(num_cpus=2, num_gpus=cards, include_dashboard=False, log_to_driver=False)
+ray.init(
+    num_cpus=2, num_gpus=cards, resources={"accelerator_type:L4": 1}, include_dashboard=False, log_to_driver=False
+)
+environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+command = [sys.executable, "-m", "serve_app", "profile"]
+profile = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 @ray.remote(num_cpus=0)
 class Replica:
@@ -51,17 +59,24 @@ for action, name, demand in history:
         ray.kill(running.pop(name))
         while ray.available_resources().get("GPU", 0.0) <= before:
             time.sleep(0.1)
-print(json.dumps(given))
+print(json.dumps({"given": given, "profile": profile}))
 """
 
 
-def test_ray_gives_each_replica_the_cards_that_the_planner_expects() -> None:
+@pytest.fixture(scope="module")
+def from_ray() -> dict[str, Any]:
+    """Of one small cluster: the cards that replicas got, and the profile for its GPUs."""
     argument = json.dumps([CARDS, HISTORY])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, argument], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == expected()
+    answered: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answered
+
+
+def test_ray_gives_each_replica_the_cards_that_the_planner_expects(from_ray: dict[str, Any]) -> None:
+    assert from_ray["given"] == expected()
 
 
 def expected() -> dict[str, list[int]]:
@@ -82,18 +97,5 @@ def expected() -> dict[str, list[int]]:
     return given
 
 
-COMMAND = """
-import os, subprocess, sys
-import ray
-
-ray.init(num_cpus=1, num_gpus=2, resources={"accelerator_type:L4": 1}, include_dashboard=False, log_to_driver=False)
-environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-command = [sys.executable, "-m", "serve_app", "profile"]
-sys.exit(subprocess.run(command, env=environment, check=False).returncode)
-"""
-
-
-def test_without_gpus_named_the_profile_is_for_those_of_the_running_cluster() -> None:
-    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == render(plan(parse("L4:2")))
+def test_without_gpus_named_the_profile_is_for_those_of_the_running_cluster(from_ray: dict[str, Any]) -> None:
+    assert from_ray["profile"] == render(plan(parse(f"L4:{CARDS}")))

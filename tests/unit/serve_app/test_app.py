@@ -8,7 +8,8 @@ import pytest
 from ray._raylet import node_labels_match_selector  # type: ignore[attr-defined]
 
 from cluster.profiles.reading import load_profile
-from serve_app.app import actor_options, off_gpu_nodes
+from serve_app.app import actor_options, engine_deployment, off_gpu_nodes
+from tests.support.app_config import app_config
 
 
 @pytest.mark.parametrize("gpu", ["L4", "A10G", "A100", "A100-80G", "H100"])
@@ -47,3 +48,9 @@ def test_a_cpu_replica_asks_for_no_gpu_and_has_no_gpu_environment() -> None:
     options = actor_options(load_profile("local").tiers["eco"], MODELS)
     assert "num_gpus" not in options
     assert not [name for name in options["runtime_env"]["env_vars"] if "CACHE" in name]
+
+
+def test_a_replica_may_finish_its_streams_for_as_long_as_its_tier_says() -> None:
+    config = app_config()
+    for name, tier in config.tiers.items():
+        assert engine_deployment(name, config)._deployment_config.graceful_shutdown_timeout_s == tier.drain_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -163,6 +164,16 @@ async def test_the_rate_directive_beats_the_configured_speed(rate: str, took_s: 
     assert len(tokens_of(items)) == 16
 
 
+async def test_the_until_directive_ends_the_answer_when_its_file_exists(tmp_path: Path) -> None:
+    items: list[EngineItem] = []
+    async for item in stub(tokens_per_s=10).generate(generation(f"stub:until={tmp_path}/now", max_tokens=9)):
+        items.append(item)
+        if len(tokens_of(items)) == 3:
+            (tmp_path / "now").touch()
+    assert (end_of(items).finish_reason, end_of(items).completion_tokens) == ("stop", 3)
+    assert len(tokens_of(items)) == 3
+
+
 async def test_a_consumer_that_lags_gets_what_is_due_in_one_item() -> None:
     sizes = []
     async for item in stub(tokens_per_s=10).generate(generation(max_tokens=6)):
@@ -174,8 +185,10 @@ async def test_a_consumer_that_lags_gets_what_is_due_in_one_item() -> None:
     assert sum(sizes) == 6
 
 
-@pytest.mark.parametrize("word", ["stub:tokens=many", "stub:rate=", "stub:fail=1.5", "stub:first=soon"])
-async def test_a_directive_that_is_no_number_is_the_clients_error(word: str) -> None:
+@pytest.mark.parametrize(
+    "word", ["stub:tokens=many", "stub:rate=", "stub:fail=1.5", "stub:first=soon", "stub:until=now"]
+)
+async def test_a_directive_with_a_wrong_value_is_the_clients_error(word: str) -> None:
     with pytest.raises(EngineError) as error:
         await answer(generation(word))
     assert (error.value.code, error.value.status, error.value.retryable) == ("bad_stub_directive", 400, False)
