@@ -62,7 +62,13 @@ def test_a_response_is_the_same_whole_and_streamed(client: openai.OpenAI) -> Non
 
 
 def test_a_named_tool_is_called_by_a_message(claude: anthropic.Anthropic) -> None:
-    tool: ToolParam = {"name": "get_weather", "description": "The weather in a city.", "input_schema": CITY}
+    tool: ToolParam = {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "input_schema": CITY,
+        # Without it vLLM only asks for JSON, and a small model may give a string.
+        "strict": True,
+    }
     answer = claude.messages.create(
         model="performance",
         max_tokens=48,

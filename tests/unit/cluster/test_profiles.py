@@ -138,7 +138,9 @@ def test_a_profile_that_is_no_file_says_so() -> None:
 
 
 def test_a_wrong_plan_is_an_error_of_the_profile() -> None:
-    with pytest.raises(ConfigError, match=r"^profile plan:: unknown RTX4090; allowed are L4, "):
+    with pytest.raises(
+        ConfigError, match=r"^profile plan:: unknown RTX4090, did you mean GeForce-RTX-4090\?; allowed are L4, "
+    ):
         load_profile("plan:RTX4090:2")
 
 
