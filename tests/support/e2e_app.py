@@ -37,10 +37,7 @@ def _broken_chain() -> list[dict[str, Any]]:
 
 
 def e2e_application() -> Server:
-    """The shipped `serve_config.yaml` with the profile pinned and a broken chain for balanced; not started.
-
-    It is ready when its ingress answers: tests wake cold tiers while eco starts.
-    """
+    """The shipped `serve_config.yaml` with the profile pinned and a broken chain for balanced; not started."""
     return application(
         {
             "/": {
@@ -48,6 +45,5 @@ def e2e_application() -> Server:
                 "models": {LOST_MODEL: {"source": "hub", "repo": "nobody/lost-model"}},
                 "tiers": {"balanced": {"chain": _broken_chain()}},
             }
-        },
-        ready="/healthz",
+        }
     )
