@@ -22,8 +22,8 @@ from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
 from tests.support.raw_http import QUICK, connected, request
 
-# Then those that look at what took its time meanwhile, and those that change what others see.
-LAST = ("test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
+# Those that wake a tier that others want cold, that look at what took its time meanwhile, that change what others see.
+LAST = ("test_fallback", "test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
     "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
