@@ -15,11 +15,13 @@ class Streams:
     """Streams under way; `answers` waits for them."""
 
     url: str
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     futures: list[Future[Answer]] = field(default_factory=list)
 
     def start(self, bodies: Sequence[dict[str, Any]]) -> None:
         """More of them."""
         pool = ThreadPoolExecutor(len(bodies))
+        self.bodies += bodies
         self.futures += [pool.submit(self._infer, body) for body in bodies]
         pool.shutdown(wait=False)
 
