@@ -63,11 +63,11 @@ LEARN_S: Final = 600.0
 PARTS: Final = 6
 """Parts of a cold start in which the rules' targets are remembered."""
 SPEED_S: Final = 60.0
-"""Time constant of the means from which a replica's throughput is estimated, s: that of its reported service time."""
+"""Time constant of the means from which a replica's throughput is estimated, s."""
 WHOLE: Final = 0.85
 """Share of such a mean that must have been seen: requests come before they run, so the first seconds show too few."""
 SLOWER: Final = 5.0
-"""Until it was seen, a full replica is expected to take this share longer for a request than an empty one."""
+"""Until it was seen, a full replica is expected to take 1 + this many times as long for a request as an empty one."""
 EXPECTED: Final = 0.02
 """Weight of that expectation, in requests times the squared share of the slots that were in use."""
 STEEPEST: Final = 0.9
@@ -206,20 +206,25 @@ def _zeros() -> Floats:
     return np.zeros(len(_RULES))
 
 
+def _zeros_by_traffic() -> Floats:
+    return np.zeros((len(LARGER), len(_RULES)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """What every rule would have done, by rule. Arrays are never changed in place."""
 
     ready: Floats = field(default_factory=_zeros)
     """Replicas that take requests."""
-    running: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
-    queued: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
-    prompts_s: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    running: Floats = field(default_factory=_zeros_by_traffic)
+    queued: Floats = field(default_factory=_zeros_by_traffic)
+    prompts_s: Floats = field(default_factory=_zeros_by_traffic)
     """Requests that hold a slot and that wait for one, and the work of the prompts not read yet, replica-seconds; by
     `LARGER` and rule."""
-    missed: Floats = field(default_factory=lambda: np.zeros((len(LARGER), len(_RULES))))
+    missed: Floats = field(default_factory=_zeros_by_traffic)
+    """Requests that missed the target, by `LARGER` and rule; older ones are forgotten slowly, as in the next four."""
     cost: Floats = field(default_factory=_zeros)
-    """Requests that missed the target, and replica-seconds; older ones are forgotten slowly, as in the next three."""
+    """Replica-seconds."""
     requests: float = 0.0
     load: float = 0.0
     """Load, in replica-seconds."""
@@ -408,7 +413,14 @@ def throughput(speed: Speed, slots: int) -> Throughput | None:
 
 
 def _line(speed: Speed, total: float, products: float, slots: int) -> tuple[float, float]:
-    """Return what a request takes on an empty replica, and how much more for each request that the replica runs, s."""
+    """Return what a request takes on an empty replica, and how much more for each request that the replica runs, s.
+
+    Args:
+        speed: what was seen.
+        total: sum over the requests of the time that each took, s.
+        products: sum of that time multiplied by the requests that its replica ran.
+        slots: of a replica.
+    """
     requests = speed.requests
     running, mean = speed.running / requests, total / requests
     expected = mean * SLOWER / (slots + SLOWER * running)
@@ -480,10 +492,11 @@ def _tried(
     requested_parts = _with_part(trial.requested, fewest, new_part)
     ready = np.minimum.reduce(requested_parts)
 
-    each = np.minimum(trial.running / np.maximum(trial.ready, 1.0), rules.slots)
+    there_before = np.maximum(trial.ready, 1.0)
+    each = np.minimum(trial.running / there_before, rules.slots)
     service_s = np.minimum(can.longest_s, can.service_s + can.service_more_s * each)
     # Replicas that leave finish their requests.
-    running = each * np.minimum(ready, np.maximum(trial.ready, 1.0)) * np.exp(-elapsed_s / service_s)
+    running = each * np.minimum(ready, there_before) * np.exp(-elapsed_s / service_s)
     queued = trial.queued + _LARGER * arrived
     begun = np.minimum(queued, rules.slots * ready - running)
     running, queued = running + begun, queued - begun
