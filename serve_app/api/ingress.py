@@ -25,8 +25,8 @@ from cluster.supervision import troubles
 from router.agent.bounds import Case
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
-from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal
-from router.plan import Plan, plan
+from router.needs import Needs, Refusal
+from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
 from router.runs.summary import RunReport
@@ -35,9 +35,10 @@ from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.agent import make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
-from serve_app.api.errors import RETRY_LATER, ApiError, bad_request
+from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
+from serve_app.api.planning import planned
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
 from serve_app.api.v1.body import V1Api, parse_v1
@@ -145,7 +146,7 @@ class Ingress:
                     raise
                 # The router's estimate was too low: the engine's count decides. Each further tier has more room.
                 roomier = Needs(refusal=Refusal(made.entry.max_model_len, error.message))
-                made, agent = self._planned(body, roomier), None
+                made, agent = planned(body, self._pool.observation, self._config, roomier), None
 
     async def _answer(
         self,
@@ -176,17 +177,6 @@ class Ingress:
             self._decisions.add(made.decision),
         ).respond()
 
-    def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
-        """Plan a request.
-
-        Raises:
-            ApiError: 400, no tier can ever serve it.
-        """
-        try:
-            return plan(request, self._pool.observation, self._config, needs=needs)
-        except NoTierError as error:
-            raise bad_request(error.message, code=error.code) from error
-
     async def _plan(self, request: InferenceRequest) -> tuple[Plan, AgentResult | Explanation | None]:
         """Plan a request, with the agent if there is one.
 
@@ -194,7 +184,7 @@ class Ingress:
             ApiError: 400, no tier can ever serve it.
         """
         observation = self._pool.observation
-        made = self._planned(request)
+        made = planned(request, observation, self._config)
         if self._advisor is None or request.mock:
             return made, None
         return await self._advisor.advise(Case(request, made, self._config, observation))

@@ -11,12 +11,13 @@ import orjson
 from starlette.requests import Request
 
 from router.capabilities import fields_refused_with_drafts, tiers_without_drafts
-from router.needs import Needs, NoTierError
+from router.needs import Needs
 from router.observation import Observation
-from router.plan import Plan, plan
+from router.plan import Plan
 from router.registry import TIER_NAMES, ChainEntry, Profile, TierName
 from router.request import InferenceRequest
 from serve_app.api.errors import bad_request
+from serve_app.api.planning import planned
 from serve_app.api.v1.body import V1Body
 from serve_app.api.v1.conversation import conversation, other_text, token_ids
 from serve_app.api.v1.models import AUTO, model_not_found
@@ -59,10 +60,7 @@ def plan_v1(body: V1Body, observation: Observation, config: AppConfig) -> Plan:
         ApiError: no such model; no tier can ever serve it, or the one that the client picked cannot.
     """
     request, needs = router_request(body, config)
-    try:
-        made = plan(request, observation, config, needs=needs)
-    except NoTierError as error:
-        raise bad_request(error.message, code=error.code) from error
+    made = planned(request, observation, config, needs)
     if needs.refused_with_drafts and made.entry.speculation is not None:
         fields, others = " and ".join(needs.refused_with_drafts), tiers_without_drafts(config, observation)
         problem = f"{fields}: not allowed with speculative decoding, which"
@@ -72,7 +70,7 @@ def plan_v1(body: V1Body, observation: Observation, config: AppConfig) -> Plan:
     if not body.api.max_tokens and not made.warm and request.mode == "auto":
         # Any tokenizer will do for a count. It must not wake a tier while another is warm.
         warm = next((name for name in TIER_NAMES if observation.tier(name).warm), made.tier)
-        return plan(_in(warm, request, config), observation, config, needs=needs)
+        return planned(_in(warm, request, config), observation, config, needs)
     return made
 
 
