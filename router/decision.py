@@ -158,14 +158,14 @@ def decide(
 
 def _range(estimate: Estimate, digits: int, factor: float = 1.0) -> dict[str, float | None]:
     """Return an estimate as an `Expected`, times a factor, with so many digits after the point."""
-    expected, upper = estimate.expected, estimate.upper
-    if not isfinite(upper * factor):
+    expected, upper = estimate.expected * factor, estimate.upper * factor
+    if not isfinite(upper):
         return {"expected": None, "low": None, "high": None}
-    low = max(0.0, 2 * expected - upper)
+    low = 2 * expected - upper
     return {
-        "expected": round(expected * factor, digits),
-        "low": round(low * factor, digits),
-        "high": round(upper * factor, digits),
+        "expected": round(expected, digits),
+        "low": round(low, digits) if low > 0 else 0.0,
+        "high": round(upper, digits),
     }
 
 

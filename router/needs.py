@@ -14,8 +14,9 @@ failed but may hold it is chosen: it may come back, and its error says what is w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from router.observation import Observation
@@ -40,6 +41,18 @@ class Refusal(NamedTuple):
     """In the engine's words, with its exact count."""
 
 
+class Tried(NamedTuple):
+    """What the tiers that were called for a request have said."""
+
+    refusal: Refusal | None = None
+    """The last engine that refused the prompt as too long. Each that is called has more room than the one before."""
+    gone: Mapping[TierName, str] = MappingProxyType({})
+    """Tiers that could not start, with the reasons, whatever the observation says."""
+
+
+NOTHING_TRIED: Final = Tried()
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a route's body holds beside an `InferenceRequest`."""
@@ -50,8 +63,8 @@ class Needs:
     """Tokens of a prompt that is given as ids."""
     refused_with_drafts: tuple[str, ...] = ()
     """Fields which an engine with speculative decoding refuses (`router/capabilities.py`)."""
-    refusal: Refusal | None = None
-    """An engine has counted the prompt and refused it."""
+    tried: Tried = NOTHING_TRIED
+    """By earlier plans for the same request."""
 
 
 NOTHING_MORE: Final = Needs()
@@ -104,6 +117,7 @@ def service(request: InferenceRequest, needs: Needs, observation: Observation, p
     prompt = prompt_tokens(request, needs)
     answer = request.max_tokens or LEAST_ANSWER_TOKENS
     least_answer = request.max_tokens or 1
+    refusal = needs.tried.refusal
     obstacles: dict[TierName, Obstacle] = {}
     room: dict[TierName, int] = {}
     for name in TIER_NAMES:
@@ -111,25 +125,29 @@ def service(request: InferenceRequest, needs: Needs, observation: Observation, p
         entry = profile.entry(name, state.active_entry)
         room[name] = entry.max_model_len
         if needs.refused_with_drafts and entry.speculation is not None:
-            fields = " and ".join(needs.refused_with_drafts)
-            obstacles[name] = Obstacle("drafts", f"{fields}: not allowed with speculative decoding, which it uses")
-        elif needs.refusal is not None and entry.max_model_len <= needs.refusal.context:
-            obstacles[name] = Obstacle("context", needs.refusal.reason)
+            obstacles[name] = Obstacle("drafts", not_with_drafts(needs.refused_with_drafts, "it uses"))
+        elif refusal is not None and entry.max_model_len <= refusal.context:
+            obstacles[name] = Obstacle("context", refusal.reason)
         elif prompt.least + least_answer > entry.max_model_len:
             obstacles[name] = Obstacle(
                 "context", _too_long(prompt.least, "at least", least_answer, entry.max_model_len)
             )
-        elif state.failed:
-            why = state.reason or "its replicas fail to start"
+        elif state.failed or name in needs.tried.gone:
+            why = state.reason or needs.tried.gone.get(name) or "its replicas fail to start"
             obstacles[name] = Obstacle("failed", f"it cannot start: {why}")
         elif prompt.most + answer > entry.max_model_len:
             obstacles[name] = Obstacle("tight", _too_long(prompt.most, "perhaps", answer, entry.max_model_len))
     if request.mode == "manual":
         return Service(prompt, obstacles, TIER_NAMES)
-    return Service(prompt, obstacles, _able(obstacles, room))
+    return Service(prompt, obstacles, _able(obstacles, room, needs))
 
 
-def _able(obstacles: Mapping[TierName, Obstacle], room: Mapping[TierName, int]) -> tuple[TierName, ...]:
+def not_with_drafts(fields: Sequence[str], who_drafts: str) -> str:
+    """Return why fields are refused: what drafts follows "which"."""
+    return f"{' and '.join(fields)}: not allowed with speculative decoding, which {who_drafts}"
+
+
+def _able(obstacles: Mapping[TierName, Obstacle], room: Mapping[TierName, int], needs: Needs) -> tuple[TierName, ...]:
     def having(*kinds: ObstacleKind | None) -> tuple[TierName, ...]:
         return tuple(n for n in TIER_NAMES if (obstacles[n].kind if n in obstacles else None) in kinds)
 
@@ -145,8 +163,7 @@ def _able(obstacles: Mapping[TierName, Obstacle], room: Mapping[TierName, int]) 
             "prompt_too_long",
             f"{obstacles[nearest].reason} in tier {nearest}, which comes nearest",
         )
-    fields = obstacles[TIER_NAMES[0]].reason.partition(", which")[0]
-    raise NoTierError("invalid_request", f"{fields}, which every tier uses now")
+    raise NoTierError("invalid_request", not_with_drafts(needs.refused_with_drafts, "every tier uses now"))
 
 
 def _too_long(prompt: int, how: str, answer: int, room: int) -> str:

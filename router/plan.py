@@ -11,7 +11,7 @@ from typing import Any
 from router.decision import decide
 from router.dials import DEFAULT_SPEED, EXACT_CATEGORIES, Sampling, sampling_for_speed
 from router.difficulty.categories import Category
-from router.difficulty.classify import Classification, classify_prompt, estimate_tokens
+from router.difficulty.classify import Classification, classify_prompt
 from router.needs import NOTHING_MORE, Needs, Service, service
 from router.observation import Observation, TierState
 from router.prediction import Prediction, predict
@@ -21,6 +21,7 @@ from router.runs.past_drafts import drafts_are_waste
 from router.runs.summary import NO_RUNS
 from router.selection import Selection, Violation, select
 from router.spec_params import NOBODY_DRAFTS, SpecParams, WhoDrafts
+from router.tokens import likely_tokens
 from router.trace_steps import (
     Clock,
     EngineSettings,
@@ -211,7 +212,7 @@ def classify_chat(chat: tuple[Message, ...], auto: AutoSettings = DEFAULT_AUTO) 
     return classify_prompt(
         texts[-1],
         earlier="\n".join(texts[:-1]),
-        conversation_tokens=sum(estimate_tokens(message.content) for message in chat[:-1]),
+        conversation_tokens=sum(likely_tokens(message.content) for message in chat[:-1]),
         auto=auto,
     )
 

@@ -128,6 +128,8 @@ def _any_up_to(most: int) -> Estimate:
 
 def _shrunk(prior: Estimate, tier: Recent | None, category: Recent | None) -> Estimate:
     """Return the category's estimate, shrunk towards the tier's, which is shrunk towards the prior."""
+    if tier is None and category is None:
+        return prior
     return _mixed(_mixed(prior, PRIOR_RUNS, tier), TIER_RUNS, category)
 
 

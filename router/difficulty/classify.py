@@ -18,8 +18,9 @@ from router.difficulty.categories import Category
 from router.difficulty.gain_model import load_gain_model
 from router.difficulty.pieces import load_pieces
 from router.difficulty.rules import Signal, load_rules
-from router.difficulty.scan import BYTES_PER_TOKEN, Scan, beginning_and_end
+from router.difficulty.scan import Scan, beginning_and_end
 from router.registry import DEFAULT_AUTO, AutoSettings
+from router.tokens import likely_tokens
 
 # Our own choices, checked by hand like the rules' words and points.
 
@@ -98,7 +99,7 @@ def classify_prompt(
     task = scan.ends()
     directives = task.directives()
     shape = scan.without(directives)
-    category, reasons = _category(task, shape, estimate_tokens(text))
+    category, reasons = _category(task, shape, likely_tokens(text))
     safety = _safety_reasons(scan) or _safety_reasons(
         Scan.of(earlier[-EARLIER_CHARS:], rules), "earlier in the conversation"
     )
@@ -126,11 +127,6 @@ def difficulty_of(score: float, shares: tuple[float, ...]) -> int:
             place = (score - low) / (high - low) if high > low else 0.0
             return min(math.floor(least + min(place, 1) * (most - least) + 0.5), math.floor(most))
     raise ValueError(f"score must be 0 to 1 and shares add up to 100, got {score} and {shares}")
-
-
-def estimate_tokens(text: str) -> int:
-    """Return the estimated tokens of a text, from its UTF-8 length; see `BYTES_PER_TOKEN` for the error."""
-    return len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN
 
 
 def _with_hits(reason: str, hits: tuple[str, ...]) -> str:
@@ -191,7 +187,7 @@ def _is_arithmetic(shape: Scan) -> bool:
 
 def _is_simple(shape: Scan) -> bool:
     """Return whether a text is a short question for a fact or a greeting; an empty text counts as a greeting."""
-    if len(shape.words) > SIMPLE_MAX_WORDS or estimate_tokens(shape.text) > SIMPLE_MAX_TOKENS:
+    if len(shape.words) > SIMPLE_MAX_WORDS or likely_tokens(shape.text) > SIMPLE_MAX_TOKENS:
         return False
     greetings, opening = shape.rules.greetings, shape.words[:QUESTION_WORD_WITHIN]
     return (

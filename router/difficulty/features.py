@@ -93,11 +93,6 @@ _KIND_OF: Final = np.array([_kind_of(code) for code in range(0x10000)], np.uint8
 """Index in _KINDS of each code of the basic plane; all others are "other"."""
 
 
-def read_part(text: str) -> str:
-    """Return the part of a text that is read, in lower case; a full stop or a shout at the end makes no difference."""
-    return beginning_and_end(text.strip(_NO_DIFFERENCE), READ_CHARS).lower()
-
-
 class Features(NamedTuple):
     """A text as numbers."""
 
@@ -110,11 +105,12 @@ class Features(NamedTuple):
 
 
 def features(text: str, pieces: Pieces) -> Features:
-    """Return the features of a text."""
-    read = read_part(text)
+    """Return the features of a text; a full stop or a shout at its end makes no difference."""
+    text = text.strip(_NO_DIFFERENCE)
+    read = beginning_and_end(text, READ_CHARS).lower()
     rows = pieces.rows(read)
     codes = np.frombuffer(read.encode("utf-32-le", "surrogatepass"), "<u4")
-    return Features(pieces.mean(rows), form(read, codes, len(text.strip(_NO_DIFFERENCE)), len(rows)), grams(codes))
+    return Features(pieces.mean(rows), form(read, codes, len(text), len(rows)), grams(codes))
 
 
 def grams(codes: NDArray[np.uint32]) -> Floats:
@@ -144,7 +140,7 @@ def form(read: str, codes: NDArray[np.uint32], characters: int, piece_count: int
     questions = read.count("?") + read.count("\uff1f")
     digit = np.concatenate([_NO_DIGIT, (codes >= ord("0")) & (codes <= ord("9"))])
     numbers = int(np.count_nonzero(digit[1:] & ~digit[:-1]))
-    lines = [line for line in read.split("\n") if line.strip()]
+    lines = [line for line in read.split("\n") if line and not line.isspace()]
     values = (
         math.log1p(characters),
         math.log1p(piece_count),
@@ -155,7 +151,7 @@ def form(read: str, codes: NDArray[np.uint32], characters: int, piece_count: int
         len(set(words)) / max(1, len(words)),
         math.log1p(numbers),
         math.log1p(len(lines)),
-        min(MOST_OPTIONS, sum(map(_is_option, lines))),
+        min(MOST_OPTIONS, sum(line[0] in _OPTION_STARTS and _is_option(line) for line in lines)),
         math.log1p(questions),
         math.log1p(read.count("$")),
         math.log1p(read.count("\\")),
@@ -179,4 +175,5 @@ def _is_option(line: str) -> bool:
 
 
 _OPTION_LETTERS: Final = tuple("abcdefghij")
+_OPTION_STARTS: Final = frozenset((*_OPTION_LETTERS, "(", " "))
 _OPTION_MARKS: Final = (".", ")", ":")

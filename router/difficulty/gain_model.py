@@ -9,6 +9,7 @@ less, so that a score means the same whatever the scale.
 from __future__ import annotations
 
 import zipfile
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -130,7 +131,17 @@ class GainModel:
 
     def share_below(self, gain: float) -> float:
         """Return the share of the reference mix (0-1) that is expected to gain less."""
-        return float(np.interp(gain, self.quantiles, np.linspace(0, 1, len(self.quantiles))))
+        rising = self._rising
+        place = bisect_right(rising, gain)
+        if place in (0, len(rising)):
+            return float(place > 0)
+        low, high = rising[place - 1 : place + 1]
+        return (place - 1 + (gain - low) / (high - low)) / (len(rising) - 1)
+
+    @cached_property
+    def _rising(self) -> list[float]:
+        rising: list[float] = self.quantiles.tolist()
+        return rising
 
     def save(self, path: Path) -> None:
         """Write the model; the same model gives the same bytes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -18,17 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Rows = NDArray[np.int64]
 
 PIECES_FILE: Final = Path(__file__).with_name("pieces.npz")
 LONGEST_PIECE: Final = 16
 """Longest piece of a word that is searched, characters."""
-_WORD: Final = re.compile(r"[^\W\d_]+|\d|[^\w\s]|_")
-"""A run of letters, or one other character. Every character belongs to one alternative, so nothing backtracks."""
+_WORD: Final = re.compile(r"[a-z]+[^\W\d_]*|[^\W\d_]+|\S")
+"""A run of letters, or one other character that is no space. The first alternative is the second's fast case."""
 _LATIN_END: Final = "\u0250"
 """Letters below this are Latin."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pieces:
     """A vocabulary of pieces with their vectors."""
 
@@ -37,27 +38,23 @@ class Pieces:
     vectors: Floats
     """(pieces, dimensions). The last is what the piece says about the gain; the others are from its embedding."""
 
-    def rows(self, text: str) -> list[int]:
-        """Return the rows of a text's pieces, in order."""
-        index, found = self.index, []
-        for word in _WORD.findall(text):
-            row = index.get(" " + word)
-            if row is None and len(word) == 1:
-                row = index.get(word)
-            if row is not None:
-                found.append(row)
-            elif word[0] < _LATIN_END:
-                found += self._cut(word)
-            else:
-                for character in word:
-                    found += self._other_script(character)
-        return found
+    def rows(self, text: str) -> Rows:
+        """Return the rows of a text's pieces: first those of words that are pieces, then those of all others."""
+        words, known = _WORD.findall(text), self._words
+        rows = [known[word] for word in words if word in known]
+        if len(rows) < len(words):
+            others = [word for word in words if word not in known]
+            for word in others:
+                if word[0] < _LATIN_END:
+                    rows += self._cut(word)
+            other_scripts = "".join(word for word in others if word[0] >= _LATIN_END)
+            if other_scripts:
+                return np.concatenate([np.array(rows, np.int64), *self._other_scripts(other_scripts)])
+        return np.array(rows, np.int64)
 
-    def mean(self, rows: list[int]) -> Floats:
+    def mean(self, rows: Rows) -> Floats:
         """Return the mean vector of these rows: (dimensions,); zero if there are none."""
-        if not rows:
-            return np.zeros(self.vectors.shape[1], np.float32)
-        mean: Floats = self.vectors[rows].mean(axis=0)
+        mean: Floats = np.full(len(rows), 1 / max(1, len(rows)), np.float32) @ self.vectors.take(rows, axis=0)
         return mean
 
     def _cut(self, word: str) -> list[int]:
@@ -65,7 +62,7 @@ class Pieces:
         found, start = [], 0
         while start < len(word):
             for end in range(min(len(word), start + LONGEST_PIECE), start, -1):
-                row = self.index.get(word[start:end]) if start else self.index.get(" " + word[:end])
+                row = self.index.get(word[start:end] if start else " " + word[:end])
                 if row is not None:
                     found.append(row)
                     start = end
@@ -74,12 +71,30 @@ class Pieces:
                 start += 1
         return found
 
-    def _other_script(self, character: str) -> list[int]:
-        row = self.index.get(character)
-        if row is not None:
-            return [row]
-        found = (self.index.get(f"<0x{byte:02X}>") for byte in character.encode("utf-8", "surrogatepass"))
-        return [row for row in found if row is not None]
+    def _other_scripts(self, text: str) -> tuple[Rows, Rows]:
+        """Return the rows of the characters that are pieces, and those of the bytes of all others."""
+        of_character, of_byte = self._tables
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        rows = of_character[np.minimum(codes, len(of_character) - 1)]
+        whole = rows >= 0
+        data = codes[~whole].tobytes().decode("utf-32-le", "surrogatepass").encode("utf-8", "surrogatepass")
+        of_bytes = of_byte[np.frombuffer(data, np.uint8)]
+        return rows[whole], of_bytes[of_bytes >= 0]
+
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        """Rows of whole words; a single character that begins no word has the row that it has inside of one."""
+        single = {piece: row for piece, row in self.index.items() if len(piece) == 1}
+        return single | {piece[1:]: row for piece, row in self.index.items() if piece[0] == " " and len(piece) > 1}
+
+    @cached_property
+    def _tables(self) -> tuple[Rows, Rows]:
+        """Rows of characters by code, and of bytes; -1 where there is none. The last code is no character."""
+        of_character = np.full(0x10000, -1, np.int64)
+        for piece, row in self.index.items():
+            if len(piece) == 1 and ord(piece) < len(of_character) - 1:
+                of_character[ord(piece)] = row
+        return of_character, np.array([self.index.get(f"<0x{byte:02X}>", -1) for byte in range(0x100)], np.int64)
 
 
 @lru_cache(maxsize=1)

@@ -12,11 +12,6 @@ from router.difficulty.rules import Pair, Rules, Terms
 TASK_CHARS = 1500
 """The first and the last half of this many characters say what a long text asks for (category, difficulty). What lies
 between is material, which has any word by chance. Safety-critical subjects count wherever they stand."""
-BYTES_PER_TOKEN = 4
-"""UTF-8 bytes per token, a rule of thumb for byte-pair tokenizers. English has about 4, and the three bytes of a CJK
-character make it count for three Latin ones. It is off by up to a factor of two, which the length bands bear."""
-LONG_CONTEXT_TOKENS = 2000
-"""From this length on a prompt is a long context, whatever it holds."""
 DIRECTIVE_MAX_CHARS = 160
 """A longer clause is kept even if it speaks to the router: it also holds the task."""
 DIRECTIVE_CLAUSES = 16
@@ -112,13 +107,7 @@ def beginning_and_end(text: str, chars: int) -> str:
 
 
 def _non_ascii_part(text: str) -> bytes:
-    """Return the non-ASCII part of a text; where it is longer than a long context, only its beginning and end.
-
-    Searching it is the most expensive part of a scan, and so long a prompt gets a high difficulty whatever it holds.
-    """
-    part = text.lower().encode("utf-8", "surrogatepass").translate(None, _ASCII)
-    half = LONG_CONTEXT_TOKENS * BYTES_PER_TOKEN // 2
-    return part if len(part) <= 2 * half else part[:half] + part[-half:]
+    return text.lower().encode("utf-8", "surrogatepass").translate(None, _ASCII)
 
 
 def _clauses(text: str) -> list[str]:

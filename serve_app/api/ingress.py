@@ -25,7 +25,7 @@ from cluster.supervision import troubles
 from router.agent.bounds import Case
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
-from router.needs import Needs, Refusal
+from router.needs import NOTHING_TRIED, Needs
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
@@ -38,7 +38,7 @@ from serve_app.api.body import DraftsRequest, parse_inference, read_json, valida
 from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
-from serve_app.api.planning import planned
+from serve_app.api.planning import planned, tried_also
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
 from serve_app.api.v1.body import V1Api, parse_v1
@@ -137,16 +137,16 @@ class Ingress:
         """`POST /api/inference`: validate, plan, call the tier, answer with events."""
         arrived_s = time.monotonic()
         body = parse_inference(await read_json(request, self._config.limits), self._config)
-        made, agent = await self._plan(body)
+        (made, agent), tried = await self._plan(body), NOTHING_TRIED
         while True:
             try:
                 return await self._answer(request_id, body, made, agent, arrived_s)
             except ApiError as error:
-                if body.mode == "manual" or error.code != "prompt_too_long":
+                more = tried_also(error, made, tried)
+                if more is None:
                     raise
-                # The router's estimate was too low: the engine's count decides. Each further tier has more room.
-                roomier = Needs(refusal=Refusal(made.entry.max_model_len, error.message))
-                made, agent = planned(body, self._pool.observation, self._config, roomier), None
+                tried = more
+                made, agent = planned(body, self._pool.observation, self._config, Needs(tried=tried)), None
 
     async def _answer(
         self,
@@ -200,21 +200,30 @@ class Ingress:
         limits = self._config.limits
         betas = "anthropic-beta" in request.headers
         body = parse_v1(await read_json(request, limits), api, limits, betas=betas)
-        made = plan_v1(body, self._pool.observation, self._config)
-        body.check_length(made.entry.max_model_len)
-        return await V1Exchange(
-            api.form,
-            made,
-            request_id,
-            body.streaming,
-            self._tiers.http(made.tier, engine_call(request, body, made, request_id)),
-            self._config,
-            self._pool,
-            self._factors,
-            arrived_s,
-            self._runs.add,
-            self._decisions.add(made.decision) if api.max_tokens else None,
-        ).respond()
+        tried = NOTHING_TRIED
+        while True:
+            made = plan_v1(body, self._pool.observation, self._config, tried)
+            body.check_length(made.entry.max_model_len)
+            exchange = V1Exchange(
+                api.form,
+                made,
+                request_id,
+                body.streaming,
+                self._tiers.http(made.tier, engine_call(request, body, made, request_id)),
+                self._config,
+                self._pool,
+                self._factors,
+                arrived_s,
+                self._runs.add,
+                self._decisions.add(made.decision) if api.max_tokens else None,
+            )
+            try:
+                return await exchange.respond()
+            except ApiError as error:
+                more = tried_also(error, made, tried)
+                if more is None:
+                    raise
+                tried = more
 
     async def stored(self, request: Request, request_id: str) -> Response:
         """`/v1/responses/{id}`: refuse. A response is not stored: another replica could not find it."""

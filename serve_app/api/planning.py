@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router.needs import NOTHING_MORE, Needs, NoTierError
+from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal, Tried
 from router.observation import Observation
 from router.plan import Plan, plan
 from router.registry import Profile
 from router.request import InferenceRequest
-from serve_app.api.errors import bad_request
+from serve_app.api.errors import ApiError, bad_request
 
 
 def planned(request: InferenceRequest, observation: Observation, profile: Profile, needs: Needs = NOTHING_MORE) -> Plan:
@@ -20,3 +20,23 @@ def planned(request: InferenceRequest, observation: Observation, profile: Profil
         return plan(request, observation, profile, needs=needs)
     except NoTierError as error:
         raise bad_request(error.message, code=error.code) from error
+
+
+def tried_also(error: ApiError, made: Plan, tried: Tried) -> Tried | None:
+    """Return what has been tried when a plan's tier has not taken the request; None: another tier would not help.
+
+    Each further plan is for a tier with more room, or without those that could not start, so there are few.
+
+    Args:
+        error: the tier's.
+        made: the plan.
+        tried: before.
+    """
+    if made.mode == "manual":
+        return None
+    if error.code == "prompt_too_long":
+        # The router's estimate was too low: the engine's count decides.
+        return tried._replace(refusal=Refusal(made.entry.max_model_len, error.message))
+    if error.code == "tier_unavailable" and made.tier not in tried.gone:
+        return tried._replace(gone={**tried.gone, made.tier: error.message.partition(": ")[2]})
+    return None

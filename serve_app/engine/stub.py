@@ -11,7 +11,8 @@ application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in 
     stub:fail=N        the engine fails this request after N tokens, retryable
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
-    stub:until=PATH    the answer ends by itself when that file exists (finish_reason `stop`)
+    stub:until=PATH    the answer ends by itself when that file exists (finish_reason `stop`); PATH must lie in the
+                       system's folder for temporary files
 
 Anywhere else they are plain text, so a prompt cannot end a process that others share.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -96,7 +98,15 @@ class _Directives:
                     message = f"got {word!r}, allowed are {allowed}"
                     raise EngineError("bad_stub_directive", message, status=400, retryable=False)
                 given[name] = read(value)
+                if name == "until" and not _is_temporary(given[name]):
+                    message = f"got {word!r}, the path must lie under {tempfile.gettempdir()}"
+                    raise EngineError("bad_stub_directive", message, status=400, retryable=False)
         return cls(**given)
+
+
+def _is_temporary(path: Path) -> bool:
+    """Return whether a path lies in the folder for temporary files: no client may learn which other files exist."""
+    return ".." not in path.parts and path.is_relative_to(tempfile.gettempdir())
 
 
 class _Step(NamedTuple):

@@ -102,7 +102,10 @@ def _request(body: Json, request_id: str, entry: ChainEntry) -> GenerationReques
 async def _refusal(http: Request, error: Exception) -> Response:
     """Answer in the forms of vLLM's errors."""
     assert isinstance(error, EngineError)
-    inner: Json = {"message": error.message, "type": "BadRequestError" if error.status < 500 else "InternalServerError"}
+    message = error.message
+    if error.code == "prompt_too_long":
+        message = f"{message}, the model's maximum context length"
+    inner: Json = {"message": message, "type": "BadRequestError" if error.status < 500 else "InternalServerError"}
     if http.url.path.startswith("/v1/messages"):
         return JSONResponse({"type": "error", "error": inner}, error.status)
     return JSONResponse({"error": inner | {"param": None, "code": error.status}}, error.status)

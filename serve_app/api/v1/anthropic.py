@@ -68,8 +68,9 @@ _NOT_HERE: Final = {
 
 
 def _check(given: dict[str, Any]) -> list[str]:
-    """Return what is not to be had here; take out Anthropic's own `speed`, and forms that vLLM does not know."""
+    """Return what is wrong or not to be had here; take out Anthropic's own `speed`."""
     problems = [f"{key}: {why}" for key, why in _NOT_HERE.items() if given.get(key)]
+    problems += _wrong_parts(given.get("messages"))
     if given.get("speed") in ("standard", "fast"):
         del given["speed"]  # Anthropic's; ours is a number
     tools = given.get("tools")
@@ -78,6 +79,22 @@ def _check(given: dict[str, Any]) -> list[str]:
             problems.append(
                 f"tools.{place}: {tool['type']} is a tool that Anthropic defines or runs; define it with `input_schema`"
             )
+    return problems
+
+
+def _wrong_parts(messages: object) -> list[str]:
+    """Return which parts of messages, and which inputs of tool calls, are no objects. vLLM names neither."""
+    problems = []
+    for place, message in enumerate(messages if isinstance(messages, list) else ()):
+        content = message.get("content") if isinstance(message, dict) else None
+        for number, part in enumerate(content if isinstance(content, list) else ()):
+            where, value = f"messages.{place}.content.{number}", part
+            if isinstance(part, dict):
+                if part.get("type") != "tool_use" or part.get("input") is None:
+                    continue
+                where, value = f"{where}.input", part["input"]
+            if not isinstance(value, dict):
+                problems.append(f"{where}: must be an object, got {type(value).__name__}")
     return problems
 
 

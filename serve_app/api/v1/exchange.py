@@ -38,6 +38,8 @@ from sustainability.factors import Factors
 
 _HOP_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 """Headers that every hop sets for itself. The engine's other response headers go to the client."""
+TOO_LONG: Final = "maximum context length"
+"""In every message by which vLLM refuses a prompt that is too long. On `/v1/messages` nothing else tells it."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,8 @@ class V1Exchange:
         """Return the engine's response; for a stream that must wait long, one that pings until it comes.
 
         Raises:
-            ApiError: the tier cannot serve the request.
+            ApiError: the tier cannot serve the request; or in auto mode the prompt is too long for its engine
+                (`prompt_too_long`), so a tier with more room may be called.
         """
         try:
             start = await self._start(STATUS_EVERY_S)
@@ -86,7 +89,7 @@ class V1Exchange:
             replaced = _HOP_HEADERS | {key.encode() for key in extra}
             headers = [pair for pair in start.headers if pair[0].lower() not in replaced]
             headers += [(key.encode(), value.encode()) for key, value in extra.items()]
-            body = self._body() if start.status < 400 else self._refusal(start.status)
+            body = self._body() if start.status < 400 else _once(await self._refusal(start.status))
             return StreamResponse(body, start.status, headers, self.items.aclose)
         except BaseException:
             await self.items.aclose()
@@ -120,12 +123,20 @@ class V1Exchange:
         finally:
             await self.items.aclose()
 
-    async def _refusal(self, status: int) -> AsyncIterator[bytes]:
-        """The body of an error response: vLLM's own, which is in OpenAI's form, or the same in Anthropic's."""
-        body = b"".join([piece async for piece in self._body() if piece != PING])
-        if self.form == "anthropic":
-            body = orjson.dumps(error_body(_error_of(body, status), self.request_id, self.form))
-        yield body
+    async def _refusal(self, status: int) -> bytes:
+        """Return the body of an error response: vLLM's own, which is in OpenAI's form, or the same in Anthropic's.
+
+        Raises:
+            ApiError: the prompt is too long, and the client left the choice of the tier to the router.
+        """
+        body = await self._whole_body()
+        error = _error_of(body, status)
+        if status == 400 and self.plan.mode == "auto" and TOO_LONG in error.message:
+            raise ApiError("prompt_too_long", error.message, status=status)
+        return body if self.form != "anthropic" else orjson.dumps(error_body(error, self.request_id, self.form))
+
+    async def _whole_body(self) -> bytes:
+        return b"".join([piece async for piece in self._body() if piece != PING])
 
     async def _late_stream(self) -> AsyncIterator[bytes]:
         """The body after an early 200: pings, then what the engine answers, also if that is an error."""
@@ -137,7 +148,7 @@ class V1Exchange:
                 async for piece in self._body():
                     yield piece
                 return
-            body = b"".join([piece async for piece in self._body() if piece != PING])
+            body = await self._whole_body()
             if self.form == "openai":
                 # An error body is one line of JSON. SDKs raise it as an SSE `data` line.
                 yield b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE
@@ -180,6 +191,10 @@ class V1Exchange:
 
     def _raise_if_late(self) -> None:
         raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 def _error_of(body: bytes, status: int) -> ApiError:

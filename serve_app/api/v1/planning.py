@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import Request
 
 from router.capabilities import fields_refused_with_drafts, tiers_without_drafts
-from router.needs import Needs
+from router.needs import NOTHING_TRIED, Needs, Tried, not_with_drafts
 from router.observation import Observation
 from router.plan import Plan
 from router.registry import TIER_NAMES, ChainEntry, Profile, TierName
@@ -28,7 +28,7 @@ _THINKERS: Final = ("reasoning_parser", "reasoning_config")
 """Engine arguments of an entry whose model thinks. vLLM refuses a budget of thoughts for any other."""
 
 
-def router_request(body: V1Body, profile: Profile) -> tuple[InferenceRequest, Needs]:
+def router_request(body: V1Body, profile: Profile, tried: Tried = NOTHING_TRIED) -> tuple[InferenceRequest, Needs]:
     """Return what the router sees: the whole conversation, our own fields, the sampling that the client set; and what
     else the body needs of a tier.
 
@@ -49,24 +49,29 @@ def router_request(body: V1Body, profile: Profile) -> tuple[InferenceRequest, Ne
         other_text=other_text(fields),
         token_ids=token_ids(fields),
         refused_with_drafts=fields_refused_with_drafts(fields),
+        tried=tried,
     )
     return request, needs
 
 
-def plan_v1(body: V1Body, observation: Observation, config: AppConfig) -> Plan:
+def plan_v1(body: V1Body, observation: Observation, config: AppConfig, tried: Tried = NOTHING_TRIED) -> Plan:
     """Plan a request.
+
+    Args:
+        body: checked.
+        observation: the state of the tiers.
+        config: with the profile.
+        tried: by earlier plans for it.
 
     Raises:
         ApiError: no such model; no tier can ever serve it, or the one that the client picked cannot.
     """
-    request, needs = router_request(body, config)
+    request, needs = router_request(body, config, tried)
     made = planned(request, observation, config, needs)
     if needs.refused_with_drafts and made.entry.speculation is not None:
-        fields, others = " and ".join(needs.refused_with_drafts), tiers_without_drafts(config, observation)
-        problem = f"{fields}: not allowed with speculative decoding, which"
-        if not others:
-            raise bad_request(f"{problem} every tier uses now")
-        raise bad_request(f"{problem} tier {made.tier} uses; allowed models are {', '.join(others)} and {AUTO}")
+        others = tiers_without_drafts(config, observation)
+        allowed = f"tier {made.tier} uses; allowed models are {', '.join(others)} and {AUTO}"
+        raise bad_request(not_with_drafts(needs.refused_with_drafts, allowed if others else "every tier uses now"))
     if not body.api.max_tokens and not made.warm and request.mode == "auto":
         # Any tokenizer will do for a count. It must not wake a tier while another is warm.
         warm = next((name for name in TIER_NAMES if observation.tier(name).warm), made.tier)

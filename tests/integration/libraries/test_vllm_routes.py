@@ -13,6 +13,7 @@ from starlette.requests import Request
 from router.observation import Observation
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
 from serve_app.api.v1.body import V1Api, parse_v1
+from serve_app.api.v1.exchange import TOO_LONG
 from serve_app.api.v1.openai import RESPONSES
 from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.engine.http_runs import RunWatch
@@ -110,3 +111,14 @@ async def test_what_the_engine_refuses_is_told_with_its_status() -> None:
         await asyncio.create_task(engine.add_request(), context=watch.context())
     assert watch.refusal is not None
     assert (watch.refusal.status, watch.refusal.code, watch.refusal.retryable) == (503, "overloaded", True)
+
+
+def test_vllm_refuses_a_prompt_that_is_too_long_in_words_that_the_ingress_knows() -> None:
+    from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+    from vllm.exceptions import VLLMValidationError
+    from vllm.renderers.params import TokenizeParams
+
+    with pytest.raises(VLLMValidationError, match=TOO_LONG):
+        TokenizeParams(max_total_tokens=4)._token_len_check(None, [1] * 5)
+    with pytest.raises(ValueError, match=TOO_LONG):
+        get_max_tokens(4, None, 5, {})

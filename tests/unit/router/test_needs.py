@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.decision import Decision
-from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal, Service, prompt_tokens, service
+from router.needs import NOTHING_MORE, Needs, NoTierError, Refusal, Service, Tried, prompt_tokens, service
 from router.observation import Observation, TierState
 from router.plan import Plan, plan
 from router.registry import TIER_NAMES, Profile, TierName
@@ -136,9 +136,9 @@ def test_a_prompt_that_fits_none_is_refused_with_the_tier_that_comes_nearest() -
 
 def test_after_an_engines_refusal_only_tiers_with_more_room_are_tried() -> None:
     refusal = Refusal(2048, "the prompt has 2100 tokens")
-    assert serving(GROWING, Needs(refusal=refusal)).able == ("performance", "ultra")
+    assert serving(GROWING, Needs(tried=Tried(refusal=refusal))).able == ("performance", "ultra")
     with pytest.raises(NoTierError, match="the prompt has 2100 tokens in tier ultra"):
-        serving(GROWING, Needs(refusal=Refusal(8192, "the prompt has 2100 tokens")))
+        serving(GROWING, Needs(tried=Tried(refusal=Refusal(8192, "the prompt has 2100 tokens"))))
 
 
 def test_in_manual_mode_the_users_tier_stays() -> None:

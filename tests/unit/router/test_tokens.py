@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tokens import Tokens, tokens_of
+from router.tokens import Tokens, likely_tokens, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,11 @@ def test_a_character_counts_by_its_script(text: str, most: int) -> None:
 def test_english_has_about_two_characters_a_token_at_most() -> None:
     text = "The quick brown fox jumps over the lazy dog. " * 100
     assert 1.8 < len(text) / tokens_of(text).most < 3
+
+
+def test_a_token_is_likely_four_latin_letters_and_most_of_a_cjk_character() -> None:
+    assert likely_tokens("abcd" * 10) == 10
+    assert likely_tokens("天" * 40) == 30
 
 
 def test_spaces_count_for_nothing_at_least() -> None:

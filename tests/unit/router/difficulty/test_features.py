@@ -20,15 +20,15 @@ def form(text: str) -> dict[str, float]:
 
 
 def test_words_are_pieces_or_cut_into_the_longest_ones() -> None:
-    assert PIECES.rows("red water?") == [0, 1, 2, 3]
-    assert PIECES.rows("xred") == []
-    assert PIECES.mean([0, 1]).tolist() == [1, 2]
-    assert PIECES.mean([]).tolist() == [0, 0]
+    assert sorted(PIECES.rows("red water?").tolist()) == [0, 1, 2, 3]
+    assert PIECES.rows("xred").tolist() == []
+    assert PIECES.mean(np.array([0, 1])).tolist() == [1, 2]
+    assert PIECES.mean(PIECES.rows("")).tolist() == [0, 0]
 
 
 def test_another_script_has_the_bytes_that_are_pieces() -> None:
     assert "日".encode() == b"\xe6\x97\xa5"
-    assert PIECES.rows("日") == [4]
+    assert PIECES.rows("日").tolist() == [4]
 
 
 def test_the_form_is_what_it_says() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,10 +17,12 @@ from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
 from serve_app.api.ingress import Ingress
 from serve_app.config import AppConfig
-from serve_app.engine.interface import GenerationRequest
-from serve_app.engine.stream_items import stream_items
+from serve_app.engine.interface import Engine, GenerationRequest
+from serve_app.engine.stream_items import http_items, stream_items
 from serve_app.engine.stub import StubEngine
-from serve_app.transport.client import GenerationStream
+from serve_app.engine.stub_http import stub_app
+from serve_app.transport.asgi_call import HttpCall
+from serve_app.transport.client import GenerationStream, ResponseStream
 from serve_app.transport.stream import LocalStream
 from tests.support.app_config import FixedPool, app_config
 
@@ -206,13 +209,33 @@ async def test_a_client_that_leaves_in_mid_body_is_a_499(api: InProcess, path: s
 class StubTiers:
     """The tiers' engines in this process; a stub counts a word as a token."""
 
-    def __init__(self, config: AppConfig) -> None:
+    def __init__(self, config: AppConfig, broken: tuple[TierName, ...] = ()) -> None:
         self.config = config
+        self.broken = broken
         self.called: list[TierName] = []
 
     def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+        return LocalStream(self.unavailable(tier) or stream_items(self.engine(tier), request))
+
+    def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
+        engine = self.engine(tier)
+        return LocalStream(
+            self.unavailable(tier) or http_items(cast(Engine, engine), stub_app(engine, engine.entry), call)
+        )
+
+    def engine(self, tier: TierName) -> StubEngine:
+        return StubEngine(self.config.entry(tier, None), 1000.0)
+
+    def unavailable(self, tier: TierName) -> Any:
+        """What `TierClient` does when Serve has given a tier up before the pool has seen it."""
         self.called.append(tier)
-        return LocalStream(stream_items(StubEngine(self.config.entry(tier, None), 1000.0), request))
+
+        async def failing() -> AsyncGenerator[Any, None]:
+            for item in list[Any]():
+                yield item
+            raise FixedPool({tier: TierState(reason="its node is gone")}).unavailable(tier)
+
+        return failing() if tier in self.broken else None
 
 
 def with_contexts(**contexts: int) -> AppConfig:
@@ -220,32 +243,71 @@ def with_contexts(**contexts: int) -> AppConfig:
     return app_config(tiers={name: {"chain": chain} for name, chain in chains.items()})
 
 
-async def asked(config: AppConfig, **body: Any) -> tuple[httpx.Response, list[TierName]]:
-    """The answer to 3,000 short words, of which the router estimates that they are fewer tokens."""
+LONG = "a " * 3000
+"""So many words, of which the router estimates that they are fewer tokens."""
+ROUTES: dict[str, dict[str, Any]] = {
+    "/api/inference": {"prompt": LONG},
+    "/v1/completions": {"prompt": LONG},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}], "stream": True},
+    "/v1/responses": {"input": LONG},
+    "/v1/messages": {"messages": [{"role": "user", "content": LONG}], "max_tokens": 20},
+}
+
+
+async def asked(
+    config: AppConfig, path: str, broken: tuple[TierName, ...] = (), **body: Any
+) -> tuple[httpx.Response, list[TierName]]:
+    """The answer to a request, and the tiers that were called for it."""
     api = InProcess(config, FixedPool({name: TierState(running=1) for name in TIER_NAMES}))
-    tiers = StubTiers(config)
+    tiers = StubTiers(config, broken)
     api.ingress._tiers = tiers  # type: ignore[assignment]
-    body = {"prompt": "a " * 3000, **body}
-    return await api.ask("POST", "/api/inference", body, content_type="application/json"), tiers.called
+    body = {**ROUTES[path], **body}
+    return await api.ask("POST", path, body, content_type="application/json"), tiers.called
 
 
-async def test_a_prompt_that_the_engine_counts_longer_goes_to_a_tier_with_more_room() -> None:
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_prompt_that_the_engine_counts_longer_goes_to_a_tier_with_more_room(path: str) -> None:
     config = with_contexts(eco=2600, balanced=2600, performance=2600, ultra=4096)
-    response, called = await asked(config)
+    response, called = await asked(config, path)
     assert (response.status_code, called[1:]) == (200, ["ultra"])
     assert called[0] != "ultra"
-    assert '"tier":"ultra"' in response.text
-    assert "3002 prompt tokens" in response.text
+    if path == "/api/inference":
+        assert '"tier":"ultra"' in response.text
+        assert "3002 prompt tokens" in response.text
+    else:
+        assert response.headers["x-power-lever-tier"] == "ultra"
+        assert "error" not in response.text
 
 
-async def test_if_no_tier_has_more_room_the_error_says_which_comes_nearest() -> None:
-    response, called = await asked(with_contexts(eco=2600, balanced=2600, performance=2600, ultra=2700))
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_tier_that_turns_out_to_be_gone_is_replaced_by_another(path: str) -> None:
+    config = with_contexts(eco=8192, balanced=8192, performance=8192, ultra=8192)
+    _, [wanted] = await asked(config, path)
+    response, called = await asked(config, path, broken=(wanted,))
+    assert (response.status_code, called[0], len(called)) == (200, wanted, 2)
+    assert called[1] != wanted
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_if_all_tiers_turn_out_to_be_gone_each_is_tried_once_and_the_last_says_why(path: str) -> None:
+    config = with_contexts(eco=8192, balanced=8192, performance=8192, ultra=8192)
+    response, called = await asked(config, path, broken=TIER_NAMES)
+    assert response.status_code == 503
+    assert "its node is gone" in response.json()["error"]["message"]
+    assert set(called) == set(TIER_NAMES)
+    assert len(called) == len(TIER_NAMES) + 1  # that none can start is known when the nearest has been asked again
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_if_no_tier_has_more_room_the_error_says_which_comes_nearest(path: str) -> None:
+    response, called = await asked(with_contexts(eco=2600, balanced=2600, performance=2600, ultra=2700), path)
     error = response.json()["error"]
     assert (response.status_code, error["code"], len(called)) == (400, "prompt_too_long", 2)
     assert "3002 prompt tokens" in error["message"]
     assert error["message"].endswith("in tier ultra, which comes nearest")
 
 
-async def test_in_manual_mode_no_other_tier_is_tried() -> None:
-    response, called = await asked(with_contexts(eco=2600), mode="manual", power=0)
+@pytest.mark.parametrize("path", ROUTES)
+async def test_in_manual_mode_no_other_tier_is_tried(path: str) -> None:
+    response, called = await asked(with_contexts(eco=2600), path, mode="manual", power=0)
     assert (response.status_code, called) == (400, ["eco"])

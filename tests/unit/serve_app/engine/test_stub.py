@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 from hypothesis import given
@@ -186,7 +187,9 @@ async def test_a_consumer_that_lags_gets_what_is_due_in_one_item() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["stub:tokens=many", "stub:rate=", "stub:fail=1.5", "stub:first=soon", "stub:until=now"]
+    "word",
+    ["stub:tokens=many", "stub:rate=", "stub:fail=1.5", "stub:first=soon", "stub:until=now"]
+    + [f"stub:until={path}" for path in ("/etc/passwd", f"{gettempdir()}/../etc/passwd", f"{gettempdir()}x")],
 )
 async def test_a_directive_with_a_wrong_value_is_the_clients_error(word: str) -> None:
     with pytest.raises(EngineError) as error:
