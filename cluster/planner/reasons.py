@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from cluster.catalogue.memory import host_gib
 from cluster.catalogue.speed import coefficients
 from cluster.catalogue.types import catalogue
@@ -201,13 +203,12 @@ def _idle(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[Tie
 def _host_memory(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[TierName, int]) -> Iterator[str]:
     """Yield the memory that a machine must have for the most engines that may run there."""
     machine = max(cards.nodes)
-    most_gib = [0.0] * (WHOLE * machine + 1)  # by hundredths of a card that engines may take
+    most_gib = np.zeros(WHOLE * machine + 1)  # by hundredths of a card that engines may take
     for name in TIER_NAMES:
         demand, engine_gib = chosen[name].demand, host_gib(chosen[name].cards or 1)
         fitting = WHOLE * machine // demand if chosen[name].gpu == cards.gpu else 0
         for _ in range(min(replicas[name], fitting)):
-            for taken in range(WHOLE * machine, demand - 1, -1):
-                most_gib[taken] = max(most_gib[taken], most_gib[taken - demand] + engine_gib)
+            most_gib[demand:] = np.maximum(most_gib[demand:], most_gib[:-demand] + engine_gib)
     if most_gib[-1]:
         yield (
             f"A machine with {machine} x {cards.gpu} wants {most_gib[-1]:g} GiB of memory for the engines that may "
