@@ -32,7 +32,7 @@ from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -152,7 +152,9 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
             records.take(output, collector)
             if output.spec_decode_metrics is not None and collector is not None:
                 output.spec_decode_metrics = ShownMetrics.of(output.spec_decode_metrics, records.of(collector))
-            load.saw(output.events or (), time.monotonic() if made_s is None else made_s)
+            times = {event.type: event.timestamp for event in reversed(output.events or ())}  # the first of each type
+            queued_s, scheduled_s = times.get(EngineCoreEventType.QUEUED), times.get(EngineCoreEventType.SCHEDULED)
+            load.saw(queued_s, scheduled_s, time.monotonic() if made_s is None else made_s)
         processed = process(outputs, made_s, *args, **kwargs)
         for run, output, state in under_way:
             # vLLM forgets a request that has ended, by the engine or by a stop string.

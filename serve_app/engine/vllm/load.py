@@ -1,11 +1,9 @@
-"""What the engine's outputs say about its load: waits in its queue, and how much of its time it has prompts to read."""
+"""What the engine's outputs say about its load: waits in its queue, and how much of its time it has prompts to read.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
 
 from serve_app.engine.recent import Recent
 
@@ -21,15 +19,14 @@ class OutputLoad:
     _prefills: Recent = field(default_factory=Recent)
     _read_until_s: float = 0.0
 
-    def saw(self, events: Sequence[EngineCoreEvent], now_s: float) -> None:
-        """Take the events of an output. Only a request's first output counts: preemptions do not.
+    def saw(self, queued_s: float | None, scheduled_s: float | None, now_s: float) -> None:
+        """Take an output. Only a request's first one counts: others say nothing, or only that it was scheduled again.
 
         Args:
-            events: of the output.
-            now_s: when its tokens were made.
+            queued_s: when the request began to wait, if the output says so.
+            scheduled_s: when it was scheduled first since, if the output says so.
+            now_s: when the output's tokens were made.
         """
-        times = {event.type: event.timestamp for event in reversed(events)}
-        queued_s, scheduled_s = times.get(EngineCoreEventType.QUEUED), times.get(EngineCoreEventType.SCHEDULED)
         if queued_s is None or scheduled_s is None:
             return
         self._waits.add(max(0.0, scheduled_s - queued_s), now_s)

@@ -56,6 +56,34 @@ def engine_request(name: str, prompt: list[int]) -> Any:
     return EngineCoreRequest(name, prompt, None, params, None, 0.0, None, None, None, external_req_id=name)
 
 
+def test_the_load_is_told_from_the_first_events_of_a_requests_first_output() -> None:
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+
+    from serve_app.engine.vllm.engine import watch_outputs
+
+    queued, scheduled, preempted = (
+        EngineCoreEventType.QUEUED,
+        EngineCoreEventType.SCHEDULED,
+        EngineCoreEventType.PREEMPTED,
+    )
+
+    def output(token: int, *events: tuple[EngineCoreEventType, float]) -> EngineCoreOutput:
+        return EngineCoreOutput("one", [token], events=[EngineCoreEvent.new_event(*event) for event in events])
+
+    processor, load = OutputProcessor(None, log_stats=False), OutputLoad()
+    watch_outputs(processor, SpecRecords(), load)
+    collector = RequestOutputCollector(RequestOutputKind.DELTA, "one")
+    processor.add_request(engine_request("one", [1, 2, 3]), None, None, 0, collector)
+    again = (preempted, 100.6), (scheduled, 100.7)
+    processor.process_outputs([output(5, (queued, 100.0), (scheduled, 100.5), *again)], 102.5)
+    processor.process_outputs([output(6, (preempted, 103.0), (scheduled, 104.0))], 105.0)
+    processor.process_outputs([output(7)], 106.0)
+    assert load.queue_wait_ms(106.0) == 500.0
+    assert load.prompts(106.0) == 0.2  # 2 of the last 10 s
+
+
 def test_a_run_is_told_from_the_outputs_of_its_own_requests() -> None:
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine import EngineCoreOutput, FinishReason
