@@ -384,13 +384,20 @@ class CostTable:
             self.draft_s = DRAFT_SHARE * unit
         # Where nothing is known of a time, it follows the unit.
         fresh = self._steps <= _FIRST_FITS
+        known: dict[tuple[float, float], float] = {}  # a search often comes to where another one was
+
+        def misfit(piecewise_s: float, draft_s: float) -> float:
+            if (found := known.get((piecewise_s, draft_s))) is None:
+                found = known[piecewise_s, draft_s] = _misfit(marks, piecewise_s, draft_s, unit)
+            return found
+
         for _ in range(2 if whole and self._graphs else 1):
             if whole:
                 now = DRAFT_SHARE * unit if fresh else self.draft_s
-                self.draft_s = _nearby(lambda draft_s: _misfit(marks, self.piecewise_s, draft_s, unit), now, fresh)
+                self.draft_s = _nearby(lambda draft_s: misfit(self.piecewise_s, draft_s), now, fresh)
             if self._graphs:
                 now = PIECEWISE_SHARE * unit if fresh else self.piecewise_s
-                self.piecewise_s = _nearby(lambda more_s: _misfit(marks, more_s, self.draft_s, unit), now, fresh)
+                self.piecewise_s = _nearby(lambda more_s: misfit(more_s, self.draft_s), now, fresh)
 
     def _drafting_s(self, depth: int) -> float:
         """Return the time of drafting, s: never less than that of drafting nothing."""
