@@ -59,6 +59,7 @@ test-e2e: install-dev weights
 
 test-long: install-dev weights $(VENV)/guidellm/.installed
 	$(BIN)/python -m pytest tests/long --durations=0
+	$(NO_RAY) tests/unit --hypothesis-profile=many
 
 # Of this process only: what runs in Ray's workers and in vLLM's processes is not counted.
 coverage: install-dev

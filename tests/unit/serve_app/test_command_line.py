@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -42,9 +41,8 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(
     assert capsys.readouterr().err == "error: stdout cannot be written: No space left on device\n"
 
 
-def test_a_config_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "serve_app", "mcp", "--profile", str(tmp_path / "none.yaml")]
-    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+def test_a_config_error_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mcp", "--profile", str(tmp_path / "none.yaml")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1

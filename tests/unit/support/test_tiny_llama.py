@@ -11,17 +11,14 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from tests.support.tiny_llama import (
-    BOS_ID,
     CHARACTERS,
     DRAFT,
     EOS_ID,
-    MAX_LENGTH,
     SPECIAL_TOKENS,
     TARGET,
     VOCABULARY,
     Array,
     TinyLlama,
-    tokenizer,
     write_tiny_llama,
 )
 
@@ -86,21 +83,3 @@ def test_the_tokenizer_has_one_token_per_character_and_restores_the_text(tmp_pat
     assert loaded.decode(ids) == TEXT
     stream = DecodeStream(skip_special_tokens=True)
     assert [stream.step(loaded, token_id) for token_id in ids[:4]] == list("The ")
-
-
-def test_transformers_loads_the_checkpoint_and_computes_the_same_logits(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs transformers: requirements/cpu.txt")
-    torch = pytest.importorskip("torch", reason="needs torch: requirements/cpu.txt")
-    write_tiny_llama(tmp_path / "m", DRAFT)
-    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
-    assert (loaded.bos_token_id, loaded.eos_token_id, loaded.model_max_length) == (BOS_ID, EOS_ID, MAX_LENGTH)
-    chat = [{"role": "user", "content": "Hi there"}]
-    assert loaded.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) == "Hi there\n- "
-    ids = loaded(TEXT)["input_ids"]
-    assert ids == tokenizer().encode(TEXT).ids
-    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float64)
-    with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0].numpy()
-    # Its rotary angles are float32.
-    assert logits.shape == (len(ids), VOCABULARY)
-    assert DRAFT.logits(ids) == pytest.approx(logits, abs=1e-5)

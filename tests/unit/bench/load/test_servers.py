@@ -83,7 +83,7 @@ def test_a_server_starts_and_stops(tmp_path: Path) -> None:
 
 def test_a_server_that_is_never_ready_is_an_error_and_stopped(tmp_path: Path) -> None:
     server = _http_server(free_port(), tmp_path)
-    with pytest.raises(ServerError, match=r"files was not ready after 1 s"), running(server, timeout_s=1):
+    with pytest.raises(ServerError, match=r"files was not ready after 0.3 s"), running(server, timeout_s=0.3):
         pass
     assert get_status(server.port, "/") == 0
 

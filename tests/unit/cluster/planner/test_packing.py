@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.planner.packing import allocate, place_for_all
@@ -89,7 +89,6 @@ SHARES = st.sampled_from([10, 20, 25, 30, 34, 40, 45, 50, 55, 60, 75, 100, 200])
     st.lists(st.tuples(SHARES, st.integers(1, 2)), min_size=1, max_size=4),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=300, deadline=None)
 def test_what_is_promised_a_place_gets_one_in_every_random_history(
     nodes: list[int], tiers: list[tuple[int, int]], chance: random.Random
 ) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cluster.planner.plan as plan_module
@@ -25,7 +25,7 @@ from cluster.planner.render import render
 from cluster.planner.supply import Cards, parse, written
 from router.errors import ConfigError
 from router.registry import TIER_NAMES, Profile, Tier, TierName
-from tests.unit.cluster.planner.strategies import clusters
+from tests.unit.cluster.planner.strategies import FEWER, clusters
 from tests.unit.cluster.planner.test_packing import play
 
 GPUS = catalogue().gpus
@@ -46,7 +46,7 @@ def rank(tier: Tier) -> float:
 
 
 @given(clusters(), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_no_plan_ever_exceeds_a_card(cards: tuple[Cards, ...], chance: random.Random) -> None:
     made = planned(cards)
     assert memory_problems(profile(cards)) == []
@@ -73,21 +73,21 @@ def test_every_card_of_the_catalogue_alone_has_a_plan_that_fits_it(gpu: str) -> 
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_a_plan_is_a_profile_that_reads_back_as_planned(cards: tuple[Cards, ...]) -> None:
     assert profile(cards).tiers == planned(cards).tiers
     assert plan(parse(written(cards))).tiers == planned(cards).tiers
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_no_tier_has_a_smaller_model_than_the_tier_below(cards: tuple[Cards, ...]) -> None:
     ranks = [rank(tier) for tier in planned(cards).tiers.values()]
     assert ranks == sorted(ranks)
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_every_chain_ends_without_drafts_and_without_large_weights(cards: tuple[Cards, ...]) -> None:
     made = profile(cards)
     for tier in made.tiers.values():
@@ -101,7 +101,7 @@ def usd(tier: Tier, batch: int) -> float:
 
 
 @given(clusters())
-@settings(max_examples=40, deadline=None)
+@FEWER
 def test_eco_is_the_cheapest_per_token_and_ultra_the_most_able_or_the_plan_says_why_not(
     cards: tuple[Cards, ...],
 ) -> None:
@@ -130,7 +130,7 @@ def test_an_eco_that_is_not_the_cheapest_says_which_tier_is() -> None:
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_a_share_is_no_larger_than_its_memory_needs(cards: tuple[Cards, ...]) -> None:
     for tier in planned(cards).tiers.values():
         if tier.gpus < 1:
@@ -252,7 +252,7 @@ def test_what_cannot_be_had_is_said_with_the_constraint_and_its_numbers(gpus: st
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_a_model_that_is_not_here_for_want_of_room_is_in_no_plan(cards: tuple[Cards, ...]) -> None:
     made = planned(cards)
     for note in (each for each in made.notes if each.startswith("Not here: ")):
@@ -277,7 +277,7 @@ def test_a_model_that_is_not_the_nearest_to_its_tiers_size_says_which_is_and_why
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_a_model_that_is_called_the_nearest_to_its_tiers_size_is(cards: tuple[Cards, ...]) -> None:
     made = planned(cards)
     models = {name: catalogue().models[tier.chain[0].target] for name, tier in made.tiers.items()}
@@ -311,7 +311,7 @@ def test_cards_that_stay_idle_are_said_with_what_would_use_them() -> None:
 
 
 @given(clusters())
-@settings(max_examples=25, deadline=None)
+@FEWER
 def test_no_idle_card_goes_unsaid(cards: tuple[Cards, ...]) -> None:
     made = planned(cards)
     for each in cards:

@@ -37,8 +37,9 @@ def written(path: Path, lines: list[dict[str, object]]) -> Path:
 
 
 def test_it_learns_what_gains_and_writes_a_model_that_the_config_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("router.calibration.command.FOLDS", 2)
     data, output = written(tmp_path / "in.jsonl", rows()), tmp_path / "own.npz"
     assert main(["--data", str(data), "--output", str(output)]) == 0
     said = capsys.readouterr().out

@@ -8,7 +8,7 @@ from math import exp
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.difficulty.categories import Category
@@ -178,7 +178,6 @@ def test_a_floor_cuts_the_draft_tokens_that_would_bring_acceptance_below_it() ->
     assert within_floor(gains, 0.9) == (0.5,)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(outcomes, st.integers(1, 1000)), max_size=60))
 def test_any_outcomes_keep_all_estimates_probabilities(steps: list[tuple[tuple[int, int], int]]) -> None:
     state = CategoryState("creative", K_MAX)

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise, product, zip_longest
 from math import inf, log
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.speculation.allocation import Allocator, Curve, Fixed, Group, Load
@@ -104,7 +104,6 @@ def test_free_tokens_and_free_drafts_are_all_taken() -> None:
 # --- optimality ---
 
 
-@settings(max_examples=50)
 @given(st.lists(acceptances, min_size=1, max_size=3), seconds, st.floats(0, 1), st.floats(0, 1), st.floats(0.2, 1))
 def test_no_choice_of_depths_beats_the_search(
     batch: list[list[float]], base: float, token: float, draft: float, share: float
@@ -116,7 +115,6 @@ def test_no_choice_of_depths_beats_the_search(
     assert best.score >= max(score(requests, choice, cost, share) for choice in every_choice(len(requests))) - 1e-9
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.tuples(acceptances, st.booleans()), min_size=1, max_size=3), seconds, st.floats(0, 1), st.floats(0, 1)
 )
@@ -132,7 +130,6 @@ def test_no_choice_of_depths_beats_the_search_where_some_drafts_are_looked_up(
     assert best.score >= max(score(requests, choice, cost, lookups=lookups) for choice in choices) - 1e-9
 
 
-@settings(max_examples=50)
 @given(st.lists(acceptances, min_size=1, max_size=3), seconds, st.floats(0, 1), st.floats(0, 1), st.integers(0, K_MAX))
 def test_climbing_from_any_depth_loses_at_most_half_a_percent(
     batch: list[list[float]], base: float, token: float, draft: float, near: int
@@ -141,7 +138,6 @@ def test_climbing_from_any_depth_loses_at_most_half_a_percent(
     assert search.best(near).score >= search.best().score - 0.005 * len(batch)
 
 
-@settings(max_examples=50)
 @given(acceptances, st.integers(2, K_MAX), seconds, st.floats(0, 1))
 def test_for_one_request_it_is_the_most_tokens_per_second_on_any_convex_time(
     acceptance: list[float], knee: int, base: float, draft: float
@@ -152,7 +148,6 @@ def test_for_one_request_it_is_the_most_tokens_per_second_on_any_convex_time(
     assert best.rate == pytest.approx(fastest)
 
 
-@settings(max_examples=50)
 @given(acceptances, st.integers(1, 4), seconds, st.floats(0, 1), st.floats(0, 1))
 def test_for_requests_alike_it_is_the_most_tokens_per_second(
     acceptance: list[float], size: int, base: float, token: float, draft: float
@@ -190,7 +185,6 @@ def every_choice_of_last(others: int) -> list[tuple[int, ...]]:
 # --- monotonicity ---
 
 
-@settings(max_examples=50)
 @given(acceptances, st.integers(0, K_MAX - 1), st.floats(0, 0.5), seconds, st.floats(0, 1), st.floats(0, 1))
 def test_more_acceptance_never_lowers_k(
     acceptance: list[float], position: int, more: float, base: float, token: float, draft: float
@@ -202,7 +196,6 @@ def test_more_acceptance_never_lowers_k(
     assert after >= before
 
 
-@settings(max_examples=50)
 @given(acceptances, seconds, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_dearer_tokens_never_raise_k(
     acceptance: list[float], base: float, token: float, more: float, draft: float
@@ -211,7 +204,6 @@ def test_dearer_tokens_never_raise_k(
     assert dear.depths[0] <= cheap.depths[0]
 
 
-@settings(max_examples=50)
 @given(acceptances, seconds, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_dearer_drafts_never_raise_k(
     acceptance: list[float], base: float, token: float, draft: float, more: float
@@ -220,7 +212,6 @@ def test_dearer_drafts_never_raise_k(
     assert dear.depths[0] <= cheap.depths[0]
 
 
-@settings(max_examples=50)
 @given(st.floats(0.05, 0.99), seconds, st.floats(0.001, 1), st.floats(0, 0.2))
 def test_more_requests_never_raise_k(acceptance: float, base: float, token: float, draft: float) -> None:
     curve = Curve.of(geometric(acceptance))

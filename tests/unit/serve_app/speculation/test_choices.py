@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.registry import Drafts
@@ -391,7 +391,6 @@ def test_own_and_ngram_requests_share_a_batch() -> None:
     assert sum(step["b"].k for step in steps) > 100
 
 
-@settings(max_examples=25)
 @given(
     requests=st.lists(
         st.tuples(

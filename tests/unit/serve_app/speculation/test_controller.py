@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.spec_params import SpecParams
@@ -379,7 +379,6 @@ def test_the_share_of_drafts_that_come_is_learned() -> None:
 ks = st.just("auto") | st.integers(0, 10)
 
 
-@settings(max_examples=40)
 @given(
     requests=st.dictionaries(
         st.sampled_from("abcdef"),

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import isfinite
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.speculation.cost import Costs, CostTable, Key, StepTime
@@ -262,7 +262,6 @@ def test_a_time_that_no_step_can_have_is_ignored(seconds: float) -> None:
     assert learned([StepTime(seconds, 8, False, 0)], table) == before
 
 
-@settings(max_examples=40)
 @given(
     graph=st.sampled_from(["none", "k_max", "per_k", "any"]),
     steps=st.lists(

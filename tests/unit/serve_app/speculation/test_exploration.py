@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.speculation.allocation import Allocation
@@ -67,7 +67,6 @@ def test_as_many_requests_are_probed_as_stay_below_a_jump_of_the_time() -> None:
     assert affordable_probes(8, 1, decided, tiled, 0.006).requests == 8
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0, 1)), max_size=200))
 def test_losses_stay_within_a_share_of_the_time_and_a_few_steps(steps: list[tuple[float, float]]) -> None:
     allowance, total, spent = Allowance(0.0), 0.0, 0.0

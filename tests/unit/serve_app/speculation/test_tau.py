@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.speculation.exploration import FIRST_INTERVAL_STEPS, MOST_INTERVAL_STEPS, Backoff
@@ -89,7 +89,6 @@ def test_a_run_that_proves_itself_ends_the_long_waits() -> None:
     assert (proved.stopped, proved.backoff.interval) == (False, 8)
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.integers(0, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))), max_size=300
@@ -117,7 +116,6 @@ def test_no_outcomes_make_it_flap_faster_than_its_bounds(outcomes: list[tuple[in
             since, drafted_since = step, 0
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.integers(1, 8).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))), max_size=60

@@ -162,7 +162,7 @@ async def standstill(counted: Counted) -> int:
     before = -1
     while before < counted.taken:
         before = counted.taken
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
     return before
 
 
