@@ -1,9 +1,7 @@
 """Energy, water, CO2 and cost of one answer.
 
-Caveat: given the wall time of one request, these formulas charge the whole GPU to it. Under batching every concurrent
-request is charged for the same second, so the sum over requests is too large by about the batch size. Power is the
-tier's figure, not a measurement. PUE, host and idle power are left out. Shares of a batch and measured watts would
-change only the inputs (`seconds`, `active_watts`), so the formulas stay here, in one place.
+`seconds` is the answer's share of the engine's busy time (`shares.py`), so the answers of a batch together are charged
+for the hardware once. Power is the tier's figure, not a measurement. PUE, host and idle power are left out.
 """
 
 from __future__ import annotations

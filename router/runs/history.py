@@ -82,9 +82,9 @@ def _measured(report: RunReport) -> Mapping[str, float]:
         values["ms_per_token"] = max(0.0, report.total_ms - report.ttft_ms) / (report.completion_tokens - 1)
     if report.completion_tokens > 0 and report.tokens_per_s > 0:
         values["tokens_per_s"] = report.tokens_per_s
-    if report.busy_s > 0:
-        values["watts"] = report.energy_wh * 3600 / report.busy_s
-        values["usd_per_hour"] = report.cost_usd * 3600 / report.busy_s
+    if report.engine_s > 0:
+        values["watts"] = report.energy_wh * 3600 / report.engine_s
+        values["usd_per_hour"] = report.cost_usd * 3600 / report.engine_s
     return values
 
 

@@ -41,7 +41,7 @@ class RunReport:
     finish_reason: FinishReason
 
     @property
-    def busy_s(self) -> float:
+    def engine_s(self) -> float:
         """Time on the engine, from the end of the wait to the last token, s."""
         return max(0.0, self.total_ms - self.queue_ms) / 1000
 

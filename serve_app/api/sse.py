@@ -111,7 +111,8 @@ def metrics_data(
     """Return the data of the `metrics` event.
 
     `tokens_per_sec` is completion tokens over the time on the engine (prefill included, its queue excluded). Energy and
-    cost are those of the whole replica over the same time.
+    cost are those of the whole replica over the answer's share of the engine's busy time. The baseline is taken to
+    share its time among as many requests.
 
     Args:
         plan: what was decided.
@@ -124,16 +125,17 @@ def metrics_data(
         ended_s: clock when its last token came, s.
     """
     tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
-    busy_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
-    used = footprint(tier.active_watts, tier.price_usd_per_hour, busy_s, factors)
-    baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens)
+    engine_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
+    batch = max(1.0, engine_s / finished.busy_s) if finished.busy_s > 0 else 1.0
+    used = footprint(tier.active_watts, tier.price_usd_per_hour, finished.busy_s, factors)
+    baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens) / batch
     saved = savings(used, footprint(baseline.active_watts, baseline.price_usd_per_hour, baseline_s, factors))
     ttft_s = (ended_s if first_token_s is None else first_token_s) - arrived_s
     return {
         "ttft_ms": round(ttft_s * 1000, 3),
         "queue_ms": round((admitted_s - arrived_s) * 1000 + finished.queue_ms, 3),
         "total_ms": round((ended_s - arrived_s) * 1000, 3),
-        "tokens_per_sec": round(finished.completion_tokens / busy_s, 3) if busy_s > 0 else 0.0,
+        "tokens_per_sec": round(finished.completion_tokens / engine_s, 3) if engine_s > 0 else 0.0,
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": finished.completion_tokens,
         "finish_reason": finished.finish_reason,
@@ -146,6 +148,8 @@ def metrics_data(
             "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
             **used_spec(spec),
         },
+        "busy_s": round(finished.busy_s, 6),
+        "mean_batch": round(batch, 3),
         "energy": {"wh": used.energy_wh, "source": "modelled"},
         "water_l": used.water_l,
         "co2_g": used.co2_g,

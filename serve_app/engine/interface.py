@@ -15,6 +15,7 @@ from router.observation import Learned
 from router.registry import Drafts, DraftsChoice
 from router.request import Message
 from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
+from sustainability.shares import Totals
 
 
 class Token(NamedTuple):
@@ -115,6 +116,8 @@ class Finished:
     queue_ms: float
     """Time in the engine's waiting queue, ms."""
     spec: SpecStats
+    busy_s: float
+    """Its share of the engine's busy time (`sustainability/shares.py`), s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,10 @@ class Engine(Protocol):
 
     def own_drafts(self) -> DraftCount:
         """Return the draft tokens of the entry's own draft model or head since the start."""
+        ...
+
+    def totals(self) -> Totals:
+        """Return where the engine's busy time since its start went, as of its last report."""
         ...
 
     def learned(self) -> Learned:

@@ -47,6 +47,7 @@ from serve_app.engine.interface import (
 from serve_app.engine.stub_http import stub_app
 from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
 from serve_app.speculation.batch import Reason
+from sustainability.shares import Totals
 
 # Whole words, a word in two tokens, an emoji, characters of two and three bytes: a front end must get them right.
 _PIECES = (
@@ -109,6 +110,26 @@ def _is_temporary(path: Path) -> bool:
     return ".." not in path.parts and path.is_relative_to(tempfile.gettempdir())
 
 
+@dataclass(slots=True)
+class _EqualShares:
+    """Time in which there are requests, divided equally among them at every moment."""
+
+    busy_s: float = 0.0
+    share_s: float = 0.0
+    """What a request would owe that was there all the time."""
+    _requests: int = 0
+    _changed_s: float = 0.0
+
+    def change(self, by: int, now_s: float) -> float:
+        """Change the number of requests, and return `share_s`."""
+        if self._requests:
+            self.busy_s += now_s - self._changed_s
+            self.share_s += (now_s - self._changed_s) / self._requests
+        self._requests += by
+        self._changed_s = now_s
+        return self.share_s
+
+
 class _Step(NamedTuple):
     """One engine step."""
 
@@ -134,6 +155,7 @@ class StubEngine:
     _drafts: DraftsChoice | None = None
     """As ordered last; None: as the entry says."""
     _own: DraftCount = field(default_factory=DraftCount)
+    _shares: _EqualShares = field(default_factory=_EqualShares)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
@@ -153,7 +175,9 @@ class StubEngine:
         total = limit if todo.tokens is None else min(limit, todo.tokens)
         yield Admitted()
 
+        clock = asyncio.get_running_loop().time
         self._running.add(request.request_id)
+        before_s = self._shares.change(1, clock())
         try:
             await asyncio.sleep(todo.first)
             record = RequestRecord()
@@ -173,8 +197,10 @@ class StubEngine:
                 if until == todo.die:
                     os._exit(17)
             ended = ended or (todo.tokens is not None and total == todo.tokens)
-            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats())
+            busy_s = self._shares.change(0, clock()) - before_s
+            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats(), busy_s)
         finally:
+            self._shares.change(-1, clock())
             self._running.discard(request.request_id)
 
     def _count(self, category: str, step: StepRecord) -> None:
@@ -241,6 +267,10 @@ class StubEngine:
     def own_drafts(self) -> DraftCount:
         """See `Engine.own_drafts`."""
         return self._own
+
+    def totals(self) -> Totals:
+        """See `Engine.totals`."""
+        return Totals(self._shares.busy_s)
 
     def learned(self) -> Learned:
         """See `Engine.learned`: the same tau for every category with drafts, and no advice."""

@@ -14,7 +14,7 @@ from serve_app.speculation.acceptance import CategoryState
 from serve_app.speculation.advice import Advisor, SeenStep
 from serve_app.speculation.allocation import Allocation
 from serve_app.speculation.batch import Batch, Decision, Reason, RequestState, sort_batch
-from serve_app.speculation.cost import STEP_S, CostTable, StepTime
+from serve_app.speculation.cost import SHORTEST_S, STEP_S, CostTable, StepTime
 from serve_app.speculation.drafters import KNOWN_TRIALS, Choice, Way
 from serve_app.speculation.exploration import (
     Allowance,
@@ -28,6 +28,7 @@ from serve_app.speculation.exploration import (
 )
 from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 from serve_app.speculation.tau import MARGIN, PROBE_TOKENS, TauState, break_even
+from sustainability.shares import StepParts
 
 IDLE_PROBE_TOKENS: Final = 1
 """Draft tokens of a probe of an idle `auto` request."""
@@ -272,7 +273,7 @@ class DepthController:
         for state in self._categories.values():
             state.learn()
         self._drafted_tokens = self._drafted_tokens * _SHARE_KEEP + total
-        captured = not result.prefill and self._facts.captured(result.uniform, result.batched_tokens, k_max)
+        captured = self._captured(result)
         if self._timed(result, captured):
             prefill_tokens = max(0, result.batched_tokens - result.decoding - total)
             seen = SeenStep(
@@ -284,6 +285,26 @@ class DepthController:
                 captured,
             )
             self._advisor.observe(seen, self._table)
+
+    def parts_of(self, result: StepResult) -> StepParts:
+        """Return the time of a step by its parts. Of what the worker did not measure apart, drafting is as expected."""
+        seconds = result.step_s or 0.0
+        costs, captured = self._table.costs, self._captured(result)
+        if result.verify_s is not None and result.draft_s is not None:
+            part = result.draft_s / max(result.verify_s + result.draft_s, SHORTEST_S)
+        else:
+            draft_s = costs.in_graph.draft(min(result.depth, self._k_max))
+            cost = costs.in_graph if captured else costs.piecewise
+            part = draft_s / (cost.verify(max(1, result.batched_tokens)) + draft_s)
+        fixed = costs.fixed_part(result.batched_tokens, captured)
+        return StepParts(seconds * (1 - part), seconds * part, fixed)
+
+    def step_s(self, tokens: int) -> float:
+        """Return the expected time of a step with so many tokens, s."""
+        return self._table.costs.mixed_s(max(1, tokens), self._depth)
+
+    def _captured(self, result: StepResult) -> bool:
+        return not result.prefill and self._facts.captured(result.uniform, result.batched_tokens, self._k_max)
 
     def _timed(self, result: StepResult, captured: bool) -> bool:
         """Learn one step's time. Return whether that taught something."""

@@ -60,7 +60,7 @@ _LATELY: Final = 64
 """A cell is up to date for so many steps."""
 _OUTDATED: Final = 1.2
 """A cell that was not run lately is outdated if a larger step takes this much less."""
-_SHORTEST_S: Final = 1e-9
+SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 3600.0
 """A time outside of these is no step's, s."""
 _LEAST_PART: Final = 0.1
@@ -181,6 +181,12 @@ class Costs:
             self._steps_s[tokens, depth, captured] = seconds
         return seconds
 
+    def fixed_part(self, tokens: float, captured: bool) -> float:
+        """Return the part (0-1) of the time of a step, without drafting, that one with a single token takes; see
+        `step_s`."""
+        cost = self.in_graph if captured else self.piecewise
+        return min(1.0, cost.verify(1) / cost.verify(max(1, tokens)))
+
     def mixed_s(self, tokens: float, depth: int) -> float:
         """Return the time of a step in which requests verify different numbers of draft tokens, s; see `step_s`."""
         return self.step_s(tokens, depth, self.facts.captured(None, tokens, self.k_max))
@@ -261,7 +267,7 @@ class CostTable:
         One that is no step's (not positive, or of a machine that slept) does not. Nor does an engine's first step: it
         waits for compilation.
         """
-        if not (_SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
+        if not (SHORTEST_S <= seen.seconds <= _LONGEST_S and seen.tokens > 0):  # NaN fails the comparison
             return False
         self._steps += 1
         if self._steps == 1:
@@ -512,7 +518,7 @@ def _nearby(misfit: Callable[[float], float], now: float, fresh: bool) -> float:
     for factor in _MOVES if fresh else _MOVES[1:]:
         for step in (factor, 1 / factor):
             moved = False
-            while (other := misfit(now * step)) < least and _SHORTEST_S < now < _LONGEST_S:
+            while (other := misfit(now * step)) < least and SHORTEST_S < now < _LONGEST_S:
                 now, least, moved = now * step, other, True
             if moved:
                 break

@@ -65,7 +65,7 @@ def metrics() -> dict[str, Any]:
         PLAN,
         CONFIG,
         load_factors(),
-        Finished("stop", 1, 1, 0.0, spec),
+        Finished("stop", 1, 1, 0.0, spec, 0.5),
         arrived_s=0.0,
         admitted_s=0.0,
         first_token_s=None,

@@ -22,7 +22,8 @@ from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 
-_SCHEDULER: Final = "serve_app.engine.vllm.scheduler.DepthScheduler"
+_SCHEDULER: Final = "serve_app.engine.vllm.sharing_scheduler.SharingScheduler"
+_DRAFTING_SCHEDULER: Final = "serve_app.engine.vllm.scheduler.DepthScheduler"
 _BLACKWELL: Final = 10
 """Compute capability of B200, major."""
 _SEQUENCES_A_REQUEST: Final = 4
@@ -51,6 +52,7 @@ def engine_args(
         "max_model_len": entry.max_model_len,
         "quantization": entry.quantization,
         "tensor_parallel_size": tier.tensor_parallel,
+        "scheduler_cls": _SCHEDULER,
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **_hardware(tier, entry),
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},
@@ -60,7 +62,7 @@ def engine_args(
         arguments["worker_cls"] = worker
     if speculation is not None:
         arguments |= {
-            "scheduler_cls": _SCHEDULER,
+            "scheduler_cls": _DRAFTING_SCHEDULER,
             "speculative_config": _speculative_config(speculation, runner, model_path),
             "additional_config": ControllerConfig(settings, speculation, _facts(tier, speculation, arguments, runner)),
         }

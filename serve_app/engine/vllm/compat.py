@@ -57,7 +57,7 @@ SCHEDULER_INTERFACE: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_SCHEDULER}._preempt_request": ("request", "timestamp", "drop_stale_output"),
     f"{_SCHEDULER}._free_request": ("request", "delay_free_blocks"),
 }
-"""vLLM's methods that the scheduler overrides, with their parameters."""
+"""vLLM's methods that the schedulers override, with their parameters."""
 
 COMPOSITE_INTERFACE: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_V1}.propose_draft_token_ids": (
@@ -162,6 +162,7 @@ def _problems(config: Any, entry: ChainEntry, runner: Runner, on_gpu: bool) -> I
     got: Runner = "v2" if config.use_v2_model_runner else "v1"
     if got != runner:
         yield f"vLLM runs this entry on its model runner {got}, not on {runner}"
+    yield from _changed(SCHEDULER_INTERFACE)
     speculation = entry.speculation
     if speculation is None:
         return
@@ -185,11 +186,13 @@ def _problems(config: Any, entry: ChainEntry, runner: Runner, on_gpu: bool) -> I
     sequences = config.scheduler_config.max_num_seqs
     if runner == "v2" and sequences <= speculation.k_max:
         yield f"max_num_seqs is {sequences}: it must be more than speculation.k_max ({speculation.k_max})"
-    interface = dict(SCHEDULER_INTERFACE)
     if speculation.drafts_both_ways and runner == "v1":
-        interface |= COMPOSITE_INTERFACE
+        yield from _changed(COMPOSITE_INTERFACE)
     if on_gpu and runner == "v2":
-        interface |= {**GPU_V2_INTERFACE, **V2_INTERFACE}
+        yield from _changed({**GPU_V2_INTERFACE, **V2_INTERFACE})
+
+
+def _changed(interface: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     for name, parameters in interface.items():
         found = _parameters(name)
         if found != parameters:

@@ -51,7 +51,6 @@ from serve_app.engine.interface import (
     EngineLoad,
     Finished,
     GenerationRequest,
-    SpecStats,
 )
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
 from serve_app.engine.vllm.compat import check_interface
@@ -63,6 +62,7 @@ from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
 from serve_app.engine.vllm.thoughts import AnswerTokens, ReasoningParser
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
+from sustainability.shares import Totals
 
 logger = logging.getLogger("ray.serve")
 _CLIENT: Final = "inference-"
@@ -184,7 +184,7 @@ def watch_refusals(engine: AsyncLLM) -> None:
 def _ended(state: RequestState, reason: str, record: RequestRecord) -> Finished:
     waited_s = state.stats.scheduled_ts - state.stats.queued_ts if state.stats is not None else 0.0
     tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
-    return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats())
+    return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats(), record.busy_s)
 
 
 class ShownMetrics(RequestSpecDecodeMetrics):
@@ -248,7 +248,7 @@ class VllmEngine:
                 tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
-            yield _finished(output, completion, len(prompt_ids), completion_tokens, record.stats())
+            yield _finished(output, completion, len(prompt_ids), completion_tokens, record)
         finally:
             # A request whose adding was interrupted is in the engine nevertheless: wait for its handle, then abort.
             if not finished and not self._engine.errored:
@@ -362,6 +362,10 @@ class VllmEngine:
         """See `Engine.own_drafts`."""
         return self._records.own_drafts
 
+    def totals(self) -> Totals:
+        """See `Engine.totals`."""
+        return self._records.totals
+
     def learned(self) -> Learned:
         """See `Engine.learned`."""
         return self._records.learned
@@ -390,8 +394,15 @@ def _push(texts: TokenTexts, completion: CompletionOutput, accepted: list[bool])
 
 
 def _finished(
-    output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int, spec: SpecStats
+    output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int, record: RequestRecord
 ) -> Finished:
     times = output.metrics
     waited = times.scheduled_ts - times.queued_ts if times is not None and times.scheduled_ts else 0.0
-    return Finished(completion.finish_reason or "stop", prompt_tokens, count, max(0.0, waited * 1000), spec)
+    return Finished(
+        completion.finish_reason or "stop",
+        prompt_tokens,
+        count,
+        max(0.0, waited * 1000),
+        record.stats(),
+        record.busy_s,
+    )

@@ -15,41 +15,34 @@ only thing that the replica can send to the scheduler.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-import vllm
 from vllm.sampling_params import SamplingType
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from cluster.rate_limited_log import RateLimitedLog
 from router.observation import Learned
 from router.registry import Drafts, DraftsChoice
 from router.spec_params import DEFAULT_CATEGORY, SpecParams
-from serve_app.engine.vllm.compat import check_version
 from serve_app.engine.vllm.controller_config import ControllerConfig
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
+from serve_app.engine.vllm.sharing_scheduler import SharingScheduler
 from serve_app.engine.vllm.step_record import (
     DRAFTS_ATTRIBUTE,
     LEARNED_KEY,
     OWN_DEPTH_ATTRIBUTE,
     RECORD_KEY,
-    StepRecord,
-    StepsUnderWay,
     StepUnderWay,
 )
 from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
 from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
-
-logger = logging.getLogger(__name__)
+from sustainability.shares import StepParts, Work
 
 ORDER_PREFIX: Final = "power-lever-drafts:"
 """Prefix of the id of a request that is an order; the drafts to switch to follow. `engine.py` and vLLM's OpenAI routes
@@ -78,26 +71,26 @@ class _Known:
         return self.seeded or self.spec.k == 0
 
 
-class DepthScheduler(AsyncScheduler):
+class DepthScheduler(SharingScheduler):
     """See the module. It serves proposers that draft ahead in the worker (draft models, EAGLE) and n-gram drafts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check_version(vllm.__version__)
         config = self.vllm_config.additional_config
         assert isinstance(config, ControllerConfig), f"additional_config is {config!r}"
         self._speculation, settings = config.speculation, config.settings
         self._default_drafts: DraftsChoice = self._speculation.default_drafts
-        self._log = RateLimitedLog(logger)
         self._controller = DepthGuard(self.num_spec_tokens, settings, self._log, config.facts)
         self._known: dict[str, _Known] = {}
         # Requests that have ended; forgotten when the records of the step that ended them are written.
         self._freed: list[str] = []
         self._drafts_ahead = bool(self.scheduler_config.async_scheduling)
-        self._under_way = StepsUnderWay()
-        self._began_s = self._updated_s = self._reported_s = 0.0
-        self._busy = False
-        """Whether requests were left over when the last step's output came: time from then on is lost to the host."""
+        self._learned_s = 0.0
+        """When what the controller has learned was reported last, s."""
+        self._seen: Mapping[str, tuple[int, int]] = {}
+        """Drafted and accepted tokens of the step whose output is taken in."""
+        self._measured: list[StepResult] = []
+        """What was measured of it, until the controller learns from it."""
         self._own_depth = 0  # of the step before
         # Without a lookup vLLM pads a request's first decode step with k_max impossible drafts.
         self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -149,11 +142,6 @@ class DepthScheduler(AsyncScheduler):
             return choice
         return known.decision.drafts if known.decision else "own"
 
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """See vLLM."""
-        self._began_s = time.monotonic()
-        return super().schedule(*args, **kwargs)
-
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         # The decisions of the step before hold for this step; those made now hold for the next.
         scheduled = {key: self._known[key] for key in scheduler_output.num_scheduled_tokens.keys() & self._known.keys()}
@@ -175,9 +163,8 @@ class DepthScheduler(AsyncScheduler):
             known.drafts = self._drafter(known)
         without_own = self._without_own(scheduled)
         own_depth = max((each.k for key, each in decisions.items() if key not in without_own), default=0)
-        self._under_way.began(
-            StepUnderWay(scheduler_output, self._began_s, reasons, drafts, own_depth, self._own_depth)
-        )
+        step = self._under_way.newest
+        step.reasons, step.drafts, step.own_depth, step.own_depth_before = reasons, drafts, own_depth, self._own_depth
         self._own_depth = own_depth
         wanted = max((each.k for each in decisions.values()), default=0)
         scheduler_output.num_spec_tokens_to_schedule = self._speculation.to_draft(wanted)
@@ -206,54 +193,65 @@ class DepthScheduler(AsyncScheduler):
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """See vLLM."""
-        step = self._under_way.done(scheduler_output)
+        # Before vLLM cuts the tokens at a stop.
+        counts = self._seen = self._counts(scheduler_output, model_runner_output)
+        step = self._under_way.of(scheduler_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
         now_s = time.monotonic()
-        busy, updated_s, self._updated_s = self._busy, self._updated_s, now_s
-        counts = self._counts(scheduler_output, model_runner_output)
-        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         for group in outputs.values():
             for output in group.outputs:
                 drafted, accepted = counts.get(output.request_id, (0, 0))
                 known = self._known.get(output.request_id)
-                record = StepRecord(
-                    drafted,
-                    accepted,
+                params = output.kv_transfer_params
+                params[RECORD_KEY] = params[RECORD_KEY]._replace(
+                    drafted=drafted,
+                    accepted=accepted,
                     reason=step.reasons.get(output.request_id, "") if step else "",
                     category=known.category if known else "",
                     drafts=step.drafts.get(output.request_id, "own") if step else "own",
                     tau=known.tau if known else None,
                 )
-                output.kv_transfer_params = {**(output.kv_transfer_params or {}), RECORD_KEY: record}
-                if now_s - self._reported_s > _LEARNED_EVERY_S:
-                    self._reported_s = now_s
-                    output.kv_transfer_params[LEARNED_KEY] = self._learned()
+                if now_s - self._learned_s > _LEARNED_EVERY_S:
+                    self._learned_s = now_s
+                    params[LEARNED_KEY] = self._learned()
         for request_id in self._freed:
             self._known.pop(request_id, None)
         self._freed.clear()
-        self._busy = self.has_unfinished_requests()
-        if step is None:
-            self._log.warning("step", "a step ended that was not scheduled, or long ago: nothing is learned from it")
-        else:
-            began_s = updated_s if busy else max(step.began_s, updated_s)
-            times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
-            idle_s = times.idle_s if times and busy else 0.0
-            # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
-            drafted = step.own_depth_before if self.use_v2_model_runner else step.own_depth
-            self._controller.observe(
-                StepResult(
-                    now_s - began_s,
-                    scheduler_output.total_num_scheduled_tokens,
-                    times.depth if times else drafted,
-                    counts,
-                    decoding=len(step.reasons),
-                    prefill=len(step.reasons) < len(scheduler_output.num_scheduled_tokens),
-                    ngram=self._looked_up(step, counts),
-                    verify_s=idle_s + times.verify_s if times else None,
-                    draft_s=times.draft_s if times else None,
-                    uniform=self._uniform(step, scheduler_output),
-                )
-            )
+        for result in self._measured:
+            self._controller.observe(result)
+        self._measured.clear()
         return outputs
+
+    def _parts_of(self, step: StepUnderWay, seconds: float, model_runner_output: ModelRunnerOutput) -> StepParts:
+        times: StepTimes | None = getattr(model_runner_output, TIMES_ATTRIBUTE, None)
+        idle_s = times.idle_s if times and self._busy else 0.0
+        # V2 hands a step's tokens over before it drafts, so the time until then has the drafting before it.
+        drafted = step.own_depth_before if self.use_v2_model_runner else step.own_depth
+        result = StepResult(
+            seconds,
+            step.output.total_num_scheduled_tokens,
+            times.depth if times else drafted,
+            self._seen,
+            decoding=len(step.reasons),
+            prefill=len(step.reasons) < len(step.output.num_scheduled_tokens),
+            ngram=self._looked_up(step, self._seen),
+            verify_s=idle_s + times.verify_s if times else None,
+            draft_s=times.draft_s if times else None,
+            uniform=self._uniform(step, step.output),
+        )
+        self._measured.append(result)
+        return self._controller.parts_of(result)
+
+    def _expected_s(self, tokens: int) -> float:
+        return self._controller.step_s(tokens)
+
+    def _work(self, step: StepUnderWay) -> Mapping[str, Work]:
+        """Return what each request had done in a step. Drafts from a lookup take none of the time of drafting."""
+        drafts = step.output.scheduled_spec_decode_tokens
+        return {
+            key: Work(tokens, 0 if step.drafts.get(key) == "ngram" else len(drafts.get(key, ())))
+            for key, tokens in step.output.num_scheduled_tokens.items()
+        }
 
     def _learned(self) -> Learned:
         """Return what the controller has learned; log its advice."""

@@ -17,6 +17,7 @@ from router.spec_params import SpecParams
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult, possible_counts
 from serve_app.speculation.settings import EngineFacts, SpeculationSettings
+from sustainability.shares import StepParts
 
 _NONE: Final = Decision(0, Reason.AUTO_OFF)
 
@@ -83,6 +84,22 @@ class DepthGuard:
             self._controller.observe(result)
         except Exception as error:  # noqa: BLE001 - see the module
             self._failed(error)
+
+    def parts_of(self, result: StepResult) -> StepParts:
+        """See `DepthController.parts_of`."""
+        try:
+            return self._controller.parts_of(result)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return StepParts(result.step_s or 0.0)
+
+    def step_s(self, tokens: int) -> float:
+        """See `DepthController.step_s`."""
+        try:
+            return self._controller.step_s(tokens)
+        except Exception as error:  # noqa: BLE001 - see the module
+            self._failed(error)
+            return 0.0
 
     def tau(self, request_id: str) -> float | None:
         """See `DepthController.tau`."""

@@ -8,7 +8,7 @@ scheduler's own memory of the steps that it has scheduled.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -17,9 +17,13 @@ from router.observation import NOTHING_LEARNED, Learned
 from router.registry import Drafts
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.batch import Reason
+from sustainability.shares import Totals
 
 RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
+
+TOTALS_KEY: Final = "power_lever_totals"
+"""Where now and then, and with each request's end, the engine's `Totals` of busy time are, in the same field."""
 
 LEARNED_KEY: Final = "power_lever_learned"
 """Where now and then what the controller has learned (`Learned`) is, in the same field."""
@@ -41,18 +45,20 @@ stage)."""
 class StepRecord(NamedTuple):
     """One engine step of one request, as it travels."""
 
-    drafted: int
+    drafted: int = 0
     """Draft tokens verified."""
-    accepted: int
+    accepted: int = 0
     """How many of them were accepted, including those that the end of the answer cut off."""
-    reason: str
-    """Value of `Reason`: why that many were verified; "" in the step that ends the prefill."""
-    category: str
-    """The request's category."""
+    reason: str = ""
+    """Value of `Reason`: why that many were verified; "" in the step that ends the prefill, and without speculation."""
+    category: str = ""
+    """The request's category; "" without speculation."""
     drafts: Drafts = "own"
     """Who made them."""
     tau: float | None = None
     """In the request's last step: the acceptance rate (0-1) below which it would have stopped drafting."""
+    busy_s: float = 0.0
+    """Its share of the engine's busy time since its last output, s."""
 
 
 @dataclass(slots=True)
@@ -60,6 +66,8 @@ class RequestRecord:
     """The steps of one request, and which of its tokens were accepted drafts."""
 
     steps: list[StepRecord] = field(default_factory=list)
+    busy_s: float = 0.0
+    """Its share of the engine's busy time, s."""
     _flags: deque[bool] = field(default_factory=deque)
 
     def add(self, step: StepRecord, tokens: int) -> None:
@@ -68,6 +76,7 @@ class RequestRecord:
         The engine cuts the last step at a stop; then its last token may be a draft too.
         """
         self.steps.append(step)
+        self.busy_s += step.busy_s
         self._flags.extend(position < step.accepted for position in range(tokens))
 
     def take_flags(self, tokens: int) -> list[bool]:
@@ -109,6 +118,12 @@ class SpecRecords:
         self._categories: dict[str, DraftCount] = {}
         self._own = DraftCount()
         self._learned = NOTHING_LEARNED
+        self._totals = Totals()
+
+    @property
+    def totals(self) -> Totals:
+        """Where the engine's busy time went, as of its last report."""
+        return self._totals
 
     @property
     def learned(self) -> Learned:
@@ -136,27 +151,37 @@ class SpecRecords:
             return
         if LEARNED_KEY in params:
             self._learned = Learned(*params.pop(LEARNED_KEY))
+        if TOTALS_KEY in params:
+            self._totals = Totals(*params.pop(TOTALS_KEY))
         step = StepRecord(*params.pop(RECORD_KEY))
         output.kv_transfer_params = params or None
-        counts = [self._categories.setdefault(step.category, DraftCount())]
-        if step.drafts == "own":
-            counts.append(self._own)
-        for count in counts:
-            count.add(step.drafted, step.accepted)
+        if step.category:
+            self._categories.setdefault(step.category, DraftCount()).add(step.drafted, step.accepted)
+            if step.drafts == "own":
+                self._own.add(step.drafted, step.accepted)
         if collector is not None:
             self.of(collector).add(step, len(output.new_token_ids))
 
 
-class StepUnderWay(NamedTuple):
-    """A step that is scheduled and not done."""
+class ScheduledStep(Protocol):
+    """The fields of vLLM's `SchedulerOutput` that are used."""
 
-    output: object
-    """vLLM's scheduler output, which identifies the step."""
+    num_scheduled_tokens: dict[str, int]
+    total_num_scheduled_tokens: int
+    scheduled_spec_decode_tokens: dict[str, list[int]]
+
+
+@dataclass(slots=True, eq=False)
+class StepUnderWay:
+    """A step that is scheduled and not done. The scheduler that drafts sets what is not given at first."""
+
+    output: ScheduledStep
+    """vLLM's output of the scheduler, which identifies the step."""
     began_s: float
     """Monotonic clock when scheduling began, s."""
-    reasons: Mapping[str, Reason]
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
     """Why each request has that many drafts in it; none for a request that ends its prefill."""
-    drafts: Mapping[str, Drafts]
+    drafts: Mapping[str, Drafts] = field(default_factory=dict)
     """Who made the drafts that it verifies, by request."""
     own_depth: int = 0
     """Draft iterations of the proposer at its end, for later steps. n-gram drafts beside an own draft count none."""
@@ -170,15 +195,25 @@ class StepsUnderWay:
     def __init__(self) -> None:
         self._steps: deque[StepUnderWay] = deque(maxlen=MOST_UNDER_WAY)
 
+    def __iter__(self) -> Iterator[StepUnderWay]:
+        return iter(self._steps)
+
+    @property
+    def newest(self) -> StepUnderWay:
+        """The step that was scheduled last."""
+        return self._steps[-1]
+
     def began(self, step: StepUnderWay) -> None:
         """Add a step that was scheduled."""
         self._steps.append(step)
 
-    def done(self, output: object) -> StepUnderWay | None:
+    def of(self, output: ScheduledStep) -> StepUnderWay | None:
+        """Return the step of this output; None: unknown."""
+        return next((step for step in self._steps if step.output is output), None)
+
+    def done(self, output: ScheduledStep) -> StepUnderWay | None:
         """Return the step of this output, and forget it and those before it, which never end; None: unknown."""
-        for position, step in enumerate(self._steps):
-            if step.output is output:
-                for _ in range(position + 1):
-                    self._steps.popleft()
-                return step
-        return None
+        step = self.of(output)
+        while step is not None and self._steps.popleft() is not step:
+            pass
+        return step

@@ -32,7 +32,7 @@ TOKENS = [
     token_events([Token("Pa", 1, None, False), Token("ris", 2, None, True)]),
     token_events([Token("!", 3, None, False)]),
 ]
-FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1))
+FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1), busy_s=0.5)
 WHOLE: list[StreamItem | Wait | Exception] = [ADMITTED, *TOKENS, FINISHED]
 WARM = TierState(running=1)
 pytestmark = pytest.mark.usefixtures("slow_pings")
@@ -158,7 +158,7 @@ async def test_stub_answers_and_failed_requests_are_not_reported(case: Case) -> 
 
 
 async def test_an_answer_without_tokens_ends_properly() -> None:
-    events = await Case([ADMITTED, Wait(1), Finished("stop", 4, 0, 0.0, SpecStats())]).events()
+    events = await Case([ADMITTED, Wait(1), Finished("stop", 4, 0, 0.0, SpecStats(), 0.5)]).events()
     assert kinds(events)[-2:] == ["metrics", "done"]
     assert only(events, "metrics")[0]["ttft_ms"] == pytest.approx(1000)
 

@@ -31,7 +31,7 @@ from tests.support.streams import Script, Wait, collect, sse_events
 
 ADMITTED = Admitted()
 TOKEN = token_events([Token("Pa", 1, None, False)])
-FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
+FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(), busy_s=0.5)
 SETTINGS = AgentSettings()
 WARM, COLD = TierState(running=1), TierState(pending=1, cold_start_s=30)
 Events = list[tuple[str, dict[str, Any]]]

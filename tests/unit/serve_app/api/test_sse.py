@@ -97,7 +97,7 @@ def test_metrics_equal_values_computed_by_hand() -> None:
         tau=0.3,
         last_reason="probe",
     )
-    finished = Finished("stop", 12, 46, queue_ms=100, spec=spec)
+    finished = Finished("stop", 12, 46, queue_ms=100, spec=spec, busy_s=0.25)
     data = metrics_data(
         manual(10),
         CONFIG,
@@ -108,9 +108,9 @@ def test_metrics_equal_values_computed_by_hand() -> None:
         first_token_s=5.8,
         ended_s=6.6,
     )
-    # On the engine: 6.6 - 5.5 - 0.1 = 1 s at 100 W and 1 USD/h. Baseline: 0.1 s + 45 / 50 tokens/s = 1 s at 700 W and
-    # 10 USD/h. Water 1.8 L/kWh, CO2 0.39 kg/kWh.
-    wh, saved_wh = 100 / 3600, 600 / 3600
+    # On the engine: 6.6 - 5.5 - 0.1 = 1 s, of which 0.25 s are its share, at 100 W and 1 USD/h; so four requests shared
+    # it. Baseline: (0.1 s + 45 / 50 tokens/s) / 4 at 700 W and 10 USD/h. Water 1.8 L/kWh, CO2 0.39 kg/kWh.
+    wh, saved_wh = 25 / 3600, 150 / 3600
     assert data == {
         "ttft_ms": 800.0,
         "queue_ms": 600.0,
@@ -135,15 +135,17 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "stopped_by_tau": True,
             "why_stopped": "the acceptance of its drafts fell under tau",
         },
+        "busy_s": 0.25,
+        "mean_batch": 4.0,
         "energy": {"wh": pytest.approx(wh), "source": "modelled"},
         "water_l": pytest.approx(wh / 1000 * 1.8),
         "co2_g": pytest.approx(wh * 0.39),
-        "cost_usd": pytest.approx(1 / 3600),
+        "cost_usd": pytest.approx(0.25 / 3600),
         "savings": {
             "wh": pytest.approx(saved_wh),
             "water_l": pytest.approx(saved_wh / 1000 * 1.8),
             "co2_g": pytest.approx(saved_wh * 0.39),
-            "cost_usd": pytest.approx(9 / 3600),
+            "cost_usd": pytest.approx(2.25 / 3600),
             "percent": pytest.approx(600 / 700 * 100),
         },
     }
@@ -171,7 +173,7 @@ def test_an_answer_without_tokens_or_drafts_has_finite_metrics() -> None:
         manual(90),
         CONFIG,
         load_factors(),
-        Finished("stop", 3, 0, queue_ms=50, spec=SpecStats()),
+        Finished("stop", 3, 0, queue_ms=50, spec=SpecStats(), busy_s=0.0),
         arrived_s=1.0,
         admitted_s=1.0,
         first_token_s=None,
@@ -199,7 +201,7 @@ def test_a_loss_against_the_baseline_is_shown_as_a_negative_saving() -> None:
         manual(10),
         CONFIG,
         load_factors(),
-        Finished("length", 3, 1, 0.0, SpecStats()),
+        Finished("length", 3, 1, 0.0, SpecStats(), 14.0),
         arrived_s=0.0,
         admitted_s=0.0,
         first_token_s=14.0,

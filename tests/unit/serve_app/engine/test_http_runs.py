@@ -19,7 +19,7 @@ from serve_app.engine.interface import Engine, EngineError, Finished, HttpRun, S
 from serve_app.engine.stream_items import http_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 
-END = Finished("stop", 4, 3, 0.0, SpecStats(1, 2, 1))
+END = Finished("stop", 4, 3, 0.0, SpecStats(1, 2, 1), 0.5)
 
 
 class Clock:
@@ -46,13 +46,14 @@ def test_several_answers_are_one_run_with_the_longest_and_the_drafts_of_all() ->
     watch = RunWatch(3)
     watch.admitted()
     watch.finished(END, "shared")
-    watch.finished(Finished("length", 4, 2, 0.0, SpecStats(3, 9, 5)), "shared")
+    watch.finished(Finished("length", 4, 2, 0.0, SpecStats(3, 9, 5), 1.5), "shared")
     assert watch.take() is None
-    watch.finished(Finished("length", 5, 8, 0.0, SpecStats(1, 1, 0)), "alone")
+    watch.finished(Finished("length", 5, 8, 0.0, SpecStats(1, 1, 0), 0.25), "alone")
     run = watch.take()
     assert run is not None
     assert (run.finished.completion_tokens, run.finished.finish_reason) == (8, "length")
     assert (run.finished.spec.steps, run.finished.spec.draft_tokens, run.finished.spec.accepted_tokens) == (4, 10, 5)
+    assert run.finished.busy_s == 1.75
     assert run.since_first_token_s is None
 
 

@@ -23,7 +23,7 @@ from tests.support.streams import Script, Wait
 ADMITTED = Admitted()
 STEPS = [[Token("Pa", 1, None, False), Token("ris", 2, -0.5, True)], [Token("!", 3, None, False)]]
 EVENTS: list[StreamItem] = [token_events(step) for step in STEPS]
-FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats())
+FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(), busy_s=0.5)
 CALL = HttpCall("POST", "/v1/completions", [], b"{}")
 OUT_OF_MEMORY = EngineError("engine_failed", "out of memory", status=500, retryable=True)
 

@@ -48,7 +48,8 @@ async def test_a_stream_is_admitted_then_tokens_then_finished() -> None:
     items = await answer(generation("Hello there", max_tokens=5))
     assert items[0] == Admitted()
     assert len(tokens_of(items)) == 5
-    assert end_of(items) == Finished("length", 4, 5, 0.0, SpecStats())
+    end = end_of(items)
+    assert end == Finished("length", 4, 5, 0.0, SpecStats(), end.busy_s)
     assert all(isinstance(item, list) for item in items[1:-1])
 
 

@@ -39,8 +39,8 @@ EVERY_KIND: list[Item] = [
     START,
     b"",
     bytes(range(256)),
-    Finished("stop", 4, 3, queue_ms=0.125, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1)),
-    Finished("length", 0, 0, queue_ms=0.0, spec=SpecStats(reasons={"tau_stopped": 3}, stopped_by_tau=True)),
+    Finished("stop", 4, 3, queue_ms=0.125, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1), busy_s=0.25),
+    Finished("length", 0, 0, queue_ms=0.0, spec=SpecStats(reasons={"tau_stopped": 3}, stopped_by_tau=True), busy_s=0.0),
 ]
 FAILURES = [Failure("engine_failed", "kein Speicher: 力🙂", 500, True), Failure("bad_request", "", 400, False)]
 BROKEN = Failure("replica_lost", "the token channel broke", status=503, retryable=True)
