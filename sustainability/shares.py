@@ -4,10 +4,10 @@
           + (1 - fixed) * verify_s * tokens / tokens of the step
           + draft_s * drafts / drafts of the step
 
-Reading the weights is needed once for all of a step's requests, however few tokens they have: that is the fixed part,
-and they pay it in equal parts. The rest grows with the tokens that are computed: prompt tokens, the one that is decoded,
-and drafts to verify, accepted or not. Drafting is paid by those whose drafts they are. The shares of a step add up to
-its time. Not counted: attention over a long context costs more than over a short one.
+The weights are read once for all of a step's requests, however few tokens they have: that is the fixed part, and they
+pay it in equal parts. The rest grows with the tokens that are computed: prompt tokens, the one that is decoded, and
+drafts to verify, accepted or not. Drafting is paid by those whose drafts they are. The shares of a step add up to its
+time. Not counted: attention over a long context costs more than over a short one.
 
 The division is this project's own: no standard says how a batch shares its engine.
 """
@@ -51,8 +51,8 @@ def step_shares(time: StepParts, work: Mapping[str, Work]) -> dict[str, float]:
 
 
 class Totals(NamedTuple):
-    """Where an engine's busy time went, s. `busy_s` is what was billed, plus `left_s`, plus `late_s`, plus what requests
-    under way have not been billed yet."""
+    """Where an engine's busy time went, s: `busy_s` is what was billed, `left_s`, `late_s`, and what requests that
+    are under way have not been billed yet."""
 
     busy_s: float = 0.0
     left_s: float = 0.0

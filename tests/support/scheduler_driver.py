@@ -19,17 +19,18 @@ from serve_app.engine.vllm.step_record import RECORD_KEY, StepRecord
 from serve_app.engine.vllm.step_times import TIMES_ATTRIBUTE, StepTimes
 from serve_app.speculation.batch import Decision
 from serve_app.speculation.controller import StepResult
+from sustainability.shares import Totals
 
 BLOCK: Final = 16
 """Tokens of a block of the KV cache."""
 
 
 def scheduler_config(models: Path, k_max: int, **arguments: Any) -> Any:
-    """Return vLLM's config of an engine with a draft model, as on a GPU: asynchronous.
+    """Return vLLM's config of an engine with a draft model, or none, as on a GPU: asynchronous.
 
     Args:
         models: folder with `target` and `draft`.
-        k_max: most draft tokens.
+        k_max: most draft tokens; 0: an engine without speculation.
         arguments: further ones of vLLM's engine.
     """
     from vllm.engine.arg_utils import EngineArgs
@@ -38,7 +39,6 @@ def scheduler_config(models: Path, k_max: int, **arguments: Any) -> Any:
     from serve_app.engine.vllm.controller_config import ControllerConfig
     from serve_app.speculation.settings import SpeculationSettings
 
-    speculation = Speculation(method="draft_model", draft="draft", k_max=k_max)
     given: dict[str, Any] = {
         "model": str(models / "target"),
         "dtype": "float32",
@@ -48,13 +48,17 @@ def scheduler_config(models: Path, k_max: int, **arguments: Any) -> Any:
         "max_num_batched_tokens": 64,
         "block_size": BLOCK,
         "enable_prefix_caching": False,
-        "speculative_config": {
-            "method": "draft_model",
-            "num_speculative_tokens": k_max,
-            "model": str(models / "draft"),
-        },
-        "additional_config": ControllerConfig(SpeculationSettings(), speculation),
     }
+    if k_max:
+        speculation = Speculation(method="draft_model", draft="draft", k_max=k_max)
+        given |= {
+            "speculative_config": {
+                "method": "draft_model",
+                "num_speculative_tokens": k_max,
+                "model": str(models / "draft"),
+            },
+            "additional_config": ControllerConfig(SpeculationSettings(), speculation),
+        }
     config = EngineArgs(**(given | arguments)).create_engine_config()
     config.scheduler_config.async_scheduling = True
     return config
@@ -75,10 +79,12 @@ class Driver:
         from vllm.v1.structured_output import StructuredOutputManager
 
         from serve_app.engine.vllm.scheduler import DepthScheduler
+        from serve_app.engine.vllm.sharing_scheduler import SharingScheduler
 
         config.cache_config.num_gpu_blocks = blocks
         layer = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        self.scheduler = DepthScheduler(
+        scheduler = DepthScheduler if config.speculative_config else SharingScheduler
+        self.scheduler = scheduler(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], layer)]),
             structured_output_manager=StructuredOutputManager(config),
@@ -92,15 +98,22 @@ class Driver:
         self.tokens: dict[str, list[int]] = {}
         self._depths: dict[str, deque[int]] = {}
         self._sampling: dict[int, set[str]] = {}
+        if not isinstance(self.scheduler, DepthScheduler):
+            return
         controller = self.scheduler._controller
-        decide = controller.decide
+        decide, observe = controller.decide, controller.observe
 
         def scripted(decoding: Sequence[str], prefill_tokens: int) -> dict[str, Decision]:
             decisions = decide(decoding, prefill_tokens)
             return {key: replace(each, k=self._next(key)) for key, each in decisions.items()}
 
         controller.decide = scripted  # type: ignore[method-assign]
-        controller.observe = self.observed.append  # type: ignore[method-assign, assignment]
+
+        def observed(result: StepResult) -> None:
+            self.observed.append(result)
+            observe(result)
+
+        controller.observe = observed  # type: ignore[method-assign]
 
     def _next(self, request_id: str) -> int:
         depths = self._depths[request_id]
@@ -165,6 +178,22 @@ class Driver:
                 record = StepRecord(*each.kv_transfer_params[RECORD_KEY])
                 self.records.setdefault(each.request_id, []).append(record)
                 self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
+
+    def abort(self, request_id: str) -> None:
+        """End a request whose client has left."""
+        from vllm.v1.request import RequestStatus
+
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+
+    @property
+    def totals(self) -> Totals:
+        """Where the busy time went."""
+        return self.scheduler._ledger.totals
+
+    @property
+    def billed_s(self) -> float:
+        """What all requests were billed, s."""
+        return sum(record.busy_s for records in self.records.values() for record in records)
 
     def counts(self, request_id: str) -> list[tuple[int, int]]:
         """Return (drafted, accepted) of the request's records."""

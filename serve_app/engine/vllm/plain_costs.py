@@ -13,7 +13,7 @@ _NO_GRAPHS: Final = EngineFacts()
 
 
 class PlainCosts:
-    """Costs of steps. A fault ends no engine: it is logged, the step is divided equally, and the costs are learned anew.
+    """Costs of steps. A fault ends no engine: it is logged, the step is divided equally, and learning begins anew.
 
     Args:
         log: takes the faults.

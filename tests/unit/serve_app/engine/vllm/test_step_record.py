@@ -243,12 +243,21 @@ def test_a_request_that_is_gone_leaves_its_totals_and_nothing_else() -> None:
 # --- steps under way ---
 
 
-def under_way(output: object) -> StepUnderWay:
-    return StepUnderWay(output, 0.0, {}, {}, 0)
+@dataclass
+class Scheduled:
+    """Stands for vLLM's `SchedulerOutput`."""
+
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    total_num_scheduled_tokens: int = 0
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+
+
+def under_way(output: Scheduled) -> StepUnderWay:
+    return StepUnderWay(output, 0.0)
 
 
 def test_a_step_that_is_done_is_forgotten_with_those_before_it() -> None:
-    outputs = [object() for _ in range(4)]
+    outputs = [Scheduled() for _ in range(4)]
     steps = StepsUnderWay()
     for output in outputs:
         steps.began(under_way(output))
@@ -259,15 +268,15 @@ def test_a_step_that_is_done_is_forgotten_with_those_before_it() -> None:
 
 
 def test_an_unknown_step_is_not_there_and_takes_no_other_with_it() -> None:
-    known, steps = object(), StepsUnderWay()
-    assert steps.done(object()) is None
+    known, steps = Scheduled(), StepsUnderWay()
+    assert steps.done(Scheduled()) is None
     steps.began(under_way(known))
-    assert steps.done(object()) is None
+    assert steps.done(Scheduled()) is None
     assert steps.done(known) is not None
 
 
 def test_equal_outputs_are_distinguished_by_identity() -> None:
-    first, second = [1], [1]
+    first, second = Scheduled(), Scheduled()
     steps = StepsUnderWay()
     steps.began(under_way(first))
     steps.began(under_way(second))
@@ -276,7 +285,7 @@ def test_equal_outputs_are_distinguished_by_identity() -> None:
 
 
 def test_steps_that_are_never_done_do_not_pile_up() -> None:
-    outputs, steps = [object() for _ in range(MOST_UNDER_WAY + 1)], StepsUnderWay()
+    outputs, steps = [Scheduled() for _ in range(MOST_UNDER_WAY + 1)], StepsUnderWay()
     for output in outputs:
         steps.began(under_way(output))
     assert steps.done(outputs[0]) is None
