@@ -61,6 +61,9 @@ class Totals(NamedTuple):
     """What steps that had begun when a request ended cost it more (or, negative, less) than it was billed for them."""
 
 
+NOTHING = Totals()
+
+
 class Ledger:
     """Shares of the requests of one engine that they have not been billed yet, and the engine's totals."""
 

@@ -29,6 +29,7 @@ from cluster.gpu_environment import gpu_environment
 from cluster.weights import models_dir
 from router.registry import ChainEntry, Drafts, DraftsChoice, Tau, Tier
 from serve_app.speculation.settings import SpeculationSettings
+from sustainability.shares import NOTHING, Totals
 
 CLIENT_ID = "power-lever-drafts:ngram"
 """Prefix of the request ids. Clients may choose any ids; these look like orders to switch drafts, and are none."""
@@ -81,6 +82,10 @@ class Ask:
     """System message before the prompt; None: there is none."""
     drafts: DraftsChoice | None = None
     """Who drafts; None: as the engine does for all."""
+    leave_after: int | None = None
+    """Tokens after which the client leaves, which aborts the request; None: it stays."""
+    waits: bool = False
+    """Sent only when the engine has taken the first request that does not wait, and works on it."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,8 @@ class Reply:
     """(drafted, accepted) by who drafted."""
     spec_tau: float | None = None
     """Acceptance rate below which it would have stopped drafting at its end."""
+    busy_s: float = 0.0
+    """Its share of the engine's busy time, s; of a client that left, until its last item."""
 
     @property
     def ended_s(self) -> float:
@@ -184,6 +191,8 @@ class Batch:
     """(drafted, accepted) by the entry's own draft since the start."""
     loop_s: float = 0.0
     """Longest time that the engine's event loop worked without a pause, s of CPU."""
+    busy: Totals = NOTHING
+    """Where the engine's busy time went, while this batch was under way, as of the last end of an answer."""
     refused: list[RefusedError] = field(default_factory=list)
     """Requests that the engine refused, where that was allowed; `replies` has the others."""
 
@@ -275,6 +284,7 @@ class EngineProcess:
             data["order_s"],
             tuple(data["own_drafts"]),
             data["loop_s"],
+            Totals(*data["busy"]),
             refused,
         )
 

@@ -14,7 +14,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,7 +29,7 @@ from router.registry import ChainEntry, Tier
 from router.request import Message
 from router.spec_params import SpecParams
 from serve_app.api.errors import Failure
-from serve_app.engine.interface import EngineError, Finished, GenerationRequest
+from serve_app.engine.interface import EngineError, EngineItem, Finished, GenerationRequest
 from serve_app.engine.stream_items import http_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
@@ -112,6 +113,8 @@ class Round:
     slots: asyncio.Semaphore
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has ORDER_AFTER tokens."""
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the engine has taken a request."""
     began_s: float = field(default_factory=time.monotonic)
 
     async def answer(self, request_id: str, ask: Json) -> Json:
@@ -136,9 +139,19 @@ class Round:
             spec=SpecParams(k=ask["k"], tau=ask["tau"], drafts=ask["drafts"]).resolve(self.entry.speculation)[0],
             category=ask["category"] or classify_prompt(ask["prompt"]).category,
         )
+        if ask["waits"]:
+            await self.taken.wait()
         began_s = time.monotonic()
         reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "began_s": began_s - self.began_s}
-        async for item in self.engine.generate(request):
+        async with aclosing(self.engine.generate(request)) as items:
+            await self._take(items, request_id, ask, reply, began_s)
+        return reply | self.witness.take(request_id)
+
+    async def _take(
+        self, items: AsyncGenerator[EngineItem, None], request_id: str, ask: Json, reply: Json, began_s: float
+    ) -> None:
+        async for item in items:
+            self.taken.set()
             if isinstance(item, list):
                 reply["arrivals"].append((time.monotonic() - began_s, len(item)))
                 reply["token_ids"] += [token.token_id for token in item]
@@ -146,18 +159,29 @@ class Round:
                 reply["text"] += "".join(token.text for token in item)
                 if len(reply["token_ids"]) >= ORDER_AFTER:
                     self.under_way.set()
+                if ask["leave_after"] is not None and len(reply["token_ids"]) >= ask["leave_after"]:
+                    record = self.witness.ours[request_id]
+                    reply |= _end(Finished("left", 0, len(reply["token_ids"]), 0.0, record.stats(), record.busy_s))
+                    return
             elif isinstance(item, Finished):
-                reply["finish_reason"] = item.finish_reason
-                reply["prompt_tokens"] = item.prompt_tokens
-                reply["draft_tokens"] = item.spec.draft_tokens
-                reply["accepted_tokens"] = item.spec.accepted_tokens
-                reply["reasons"] = item.spec.reasons
-                reply["stopped_by_tau"] = item.spec.stopped_by_tau
-                reply["spec_drafts"] = {key: (made.drafted, made.accepted) for key, made in item.spec.drafts.items()}
-                reply["spec_tau"] = item.spec.tau
+                reply |= _end(item)
             if ask["pause_steps"]:
                 await self.witness.steps_later(request_id, ask["pause_steps"])
-        return reply | self.witness.take(request_id)
+
+
+def _end(finished: Finished) -> Json:
+    spec = finished.spec
+    return {
+        "finish_reason": finished.finish_reason,
+        "prompt_tokens": finished.prompt_tokens,
+        "draft_tokens": spec.draft_tokens,
+        "accepted_tokens": spec.accepted_tokens,
+        "reasons": spec.reasons,
+        "stopped_by_tau": spec.stopped_by_tau,
+        "spec_drafts": {key: (made.drafted, made.accepted) for key, made in spec.drafts.items()},
+        "spec_tau": spec.tau,
+        "busy_s": finished.busy_s,
+    }
 
 
 def messages_of(ask: Json) -> tuple[Message, ...]:
@@ -221,7 +245,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 replies.write(json.dumps(answers) + "\n")
                 replies.flush()
                 continue
-            asks, before = batch["asks"], preemptions()
+            asks, before, busy = batch["asks"], preemptions(), engine.totals()
             together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]))
             loop = LoopWatch()
             watching = asyncio.ensure_future(loop.run())
@@ -245,6 +269,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 "preemptions": preemptions() - before,
                 "own_drafts": [own.drafted, own.accepted],
                 "loop_s": loop.longest_s,
+                "busy": [now - then for now, then in zip(engine.totals(), busy, strict=True)],
             }
             replies.write(json.dumps({"replies": given, "seconds": seconds, "order_s": order_s, **counts}) + "\n")
             replies.flush()
