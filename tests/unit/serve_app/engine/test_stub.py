@@ -239,3 +239,13 @@ async def test_the_running_count_falls_when_a_stream_ends_or_fails() -> None:
 async def test_outside_an_engine_replica_of_its_own_a_directive_is_text(word: str) -> None:
     items = await answer(generation(f"x {word}", max_tokens=3), StubEngine(ENTRY, 0))
     assert (end_of(items).finish_reason, len(tokens_of(items))) == ("length", 3)
+
+
+async def test_streams_at_once_share_the_time_equally_and_their_shares_add_up() -> None:
+    engine = stub(tokens_per_s=100)
+    alone = end_of(await answer(generation("Hello", max_tokens=3), engine)).busy_s
+    together = await asyncio.gather(*(answer(generation("Hello", max_tokens=10), engine) for _ in range(2)))
+    shares = [end_of(items).busy_s for items in together]
+    assert alone + sum(shares) == pytest.approx(engine.totals().busy_s, rel=0.02)
+    assert shares[0] == pytest.approx(shares[1], rel=0.02)
+    assert 0.04 < shares[0] < 0.6 * engine.totals().busy_s

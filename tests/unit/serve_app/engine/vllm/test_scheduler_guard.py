@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from cluster.rate_limited_log import RateLimitedLog
 from router.observation import NOTHING_LEARNED
 from router.spec_params import SpecParams
+from serve_app.engine.vllm.plain_costs import PlainCosts
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
 from serve_app.speculation.batch import Decision, Reason
 from serve_app.speculation.controller import DepthController, StepResult
+from serve_app.speculation.cost import CostTable
 from serve_app.speculation.settings import SpeculationSettings
+from sustainability.shares import StepParts
 
 K_MAX = 8
 FIXED = SpecParams(k=5), "code"
@@ -119,6 +122,31 @@ def test_the_tau_of_a_request_is_its_own_and_none_after_a_fault(monkeypatch: pyt
         monkeypatch.setattr(DepthController, method, fails_once(method))
     assert (guarded.tau("a"), guarded.learned()) == (None, NOTHING_LEARNED)
     assert depths(guarded, "a") == {"a": 5}
+
+
+def test_a_fault_in_dividing_a_step_divides_it_equally(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = guard()
+    step = StepResult(0.5, 2, 0, {"a": (0, 0)}, decoding=1, prefill=False)
+    monkeypatch.setattr(DepthController, "parts_of", fails_once("parts_of"))
+    assert guarded.parts_of(step) == StepParts(0.5)
+    after = guarded.parts_of(step)
+    assert (after.verify_s + after.draft_s, 0 < after.fixed <= 1) == (pytest.approx(0.5), True)
+    monkeypatch.setattr(DepthController, "step_s", fails_once("step_s"))
+    assert guarded.step_s(4) == 0.0 < guarded.step_s(4)
+
+
+def test_a_fault_in_the_costs_of_plain_steps_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    costs = PlainCosts(RateLimitedLog(logging.getLogger("test"), 60.0, Clock()))
+    for _ in range(20):
+        costs.parts_of(0.1, 1)
+        costs.parts_of(0.2, 9)
+    assert costs.parts_of(0.2, 9).fixed == pytest.approx(0.5, rel=0.05)
+    assert costs.step_s(9) == pytest.approx(0.2, rel=0.05)
+    monkeypatch.setattr(CostTable, "observe", lambda *_: 1 / 0)
+    assert costs.parts_of(0.3, 9) == StepParts(0.3)
+    assert warnings(caplog) == ["the costs of steps are learned anew: ZeroDivisionError: division by zero"]
 
 
 def test_a_fault_at_every_step_leaves_every_step_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
