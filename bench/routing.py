@@ -3,8 +3,8 @@
 The figure is APGR (`router.calibration.apgr`): 0.5 is a guess. Every prompt is scored by a model that saw neither it
 nor another wording of it, and whose one setting was chosen without it (nested cross-validation); and again by a model
 that saw no prompt of its source. In a mix the sources weigh the same. Structure and constants of the model were chosen
-by cross-validation on the same outcomes, so expect a little less on others. With `--data FILE`, the shipped model is
-scored on that file, untrained.
+by cross-validation on the same outcomes, so expect a little less on others. RouterArena's outcomes are in no training:
+the shipped model is scored on them. With `--data FILE`, it is scored on that file, untrained.
 
     python -m bench.routing --json bench/results/routing.json --plot bench/results/routing.svg
     python -m bench.routing --data outcomes.jsonl --json FILE
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,7 @@ from bench.quality.sources import (
     SAME_OUTCOMES,
     USERS,
     read_anchors,
+    read_router_arena,
     read_sources,
 )
 from bench.reporting.options import parser
@@ -38,15 +40,15 @@ from bench.train_router import MODEL, embedded, training_samples
 from router.calibration.apgr import Curve, apgr, gain_curve
 from router.calibration.fit import Samples, cross_validated, fit, quality
 from router.calibration.outcomes import Outcome, read_outcomes
-from router.difficulty.classify import classify_prompt
+from router.difficulty.classify import Classification, classify_prompt
 from router.difficulty.pieces import Floats
 from router.observation import Observation
 from router.plan import plan
-from router.registry import TIER_NAMES, Profile
+from router.registry import DEFAULT_AUTO, TIER_NAMES, Profile
 from router.request import InferenceRequest
 
 FOLDS: Final = 5
-REPETITIONS: Final = 2
+REPETITIONS: Final = 5
 """Repetitions of the cross-validation, each with other folds."""
 RESAMPLES: Final = 200
 """Resamples of the prompts, for the standard error."""
@@ -56,6 +58,10 @@ BINS: Final = 10
 """Of the calibration, with the same share of the mix in each."""
 UNSAFE_KIND: Final = "contrast"
 """XSTest's kinds of unsafe prompts have this in their names."""
+
+
+UNREAD_QUARTER: Final = 3
+"""By a hash of the prompt's id."""
 
 
 class Durations(NamedTuple):
@@ -95,13 +101,12 @@ def latency_figures(prompts: Sequence[str], profile: Profile, passes: int) -> di
 
 def mixes(samples: Samples) -> dict[str, tuple[str, ...]]:
     """Return the mixes that are reported, each with its sources."""
-    files = tuple(sorted({str(s) for s in samples.sources} - {ROUTER_ARENA_SOURCE, ANCHOR_SOURCE}))
-    return {
-        "mix_all": files,
-        "mix_users": USERS,
-        "mix_english_users": ENGLISH_USERS,
-        "routerarena": (ROUTER_ARENA_SOURCE,),
-    }
+    return {"mix_all": measured(samples), "mix_users": USERS, "mix_english_users": ENGLISH_USERS}
+
+
+def measured(samples: Samples) -> tuple[str, ...]:
+    """Return the sources of outcomes that were measured: all but the anchors."""
+    return tuple(sorted({str(s) for s in samples.sources if not s.startswith(ANCHOR_SOURCE)}))
 
 
 def chosen(samples: Samples, sources: Sequence[str]) -> Any:
@@ -135,7 +140,7 @@ def mean_of(repeated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def left_out_sources(samples: Samples) -> Floats:
     """Return the expected gain of each sample, by a model that saw no prompt of its source."""
     gains = np.zeros(len(samples), np.float32)
-    for source in sorted({str(s) for s in samples.sources} - {ANCHOR_SOURCE}):
+    for source in measured(samples):
         unseen = SAME_OUTCOMES if source in SAME_OUTCOMES else (source,)
         seen = np.flatnonzero(~np.isin(samples.sources, unseen))
         here = chosen(samples, [source])
@@ -182,16 +187,44 @@ def tier_shares(outcomes: Sequence[Outcome], profile: Profile) -> dict[str, dict
     return shares
 
 
-def safety_figures(kinds: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Return how XSTest's prompts, given as (prompt, kind), are rated: misses and false alarms."""
+def hard_prompts_to_eco(scores: Floats, samples: Samples) -> dict[str, float]:
+    """Return the share of Chatbot Arena's hard prompts that go to eco, in each language.
+
+    The scores are cross-validated; eco gets its share of the mix of all.
+    """
+    part = chosen(samples, mixes(samples)["mix_all"])
+    part = part[np.argsort(scores[part])]
+    highest = scores[part][np.searchsorted(np.cumsum(samples.part(part).weights()), DEFAULT_AUTO.shares[0] / 100)]
+    return {source: float((scores[chosen(samples, [source])] < highest).mean()) for source in SAME_OUTCOMES}
+
+
+def safety_figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return how XSTest's prompts are rated: misses and false alarms.
+
+    `unread_` prompts are those that nobody read to write the rules.
+    """
     found: dict[str, float] = {}
     for name, unsafe in (("unsafe", True), ("safe", False)):
-        rated = [classify_prompt(prompt) for prompt, kind in kinds if (UNSAFE_KIND in kind) == unsafe]
+        these = [outcome for outcome in outcomes if (UNSAFE_KIND in outcome.kind) == unsafe]
+        rated = [classify_prompt(outcome.prompt) for outcome in these]
         found[f"{name}_prompts"] = len(rated)
-        found[f"{name}_safety_critical"] = sum(one.category == "safety_critical" for one in rated) / len(rated)
+        found[f"{name}_safety_critical"] = _critical(rated)
         found[f"{name}_performance_or_more"] = sum(one.difficulty >= 6 for one in rated) / len(rated)
         found[f"{name}_mean_score"] = sum(one.score for one in rated) / len(rated)
+        unread = [one for one, outcome in zip(rated, these, strict=True) if is_unread(outcome)]
+        found[f"unread_{name}_prompts"] = len(unread)
+        if unread:
+            found[f"unread_{name}_safety_critical"] = _critical(unread)
     return found
+
+
+def is_unread(outcome: Outcome) -> bool:
+    """Return whether a prompt of XSTest is in the quarter that was left unread when the rules were written."""
+    return zlib.crc32(outcome.id.encode()) % 4 == UNREAD_QUARTER
+
+
+def _critical(rated: Sequence[Classification]) -> float:
+    return sum(one.category == "safety_critical" for one in rated) / len(rated)
 
 
 def baselines(samples: Samples, outcomes: Sequence[Outcome]) -> dict[str, Curve]:
@@ -264,11 +297,13 @@ def main() -> None:
     part = chosen(samples, mixes(samples)["mix_all"])
     mix = samples.part(part)
     curve = gain_curve(repeated[0][part].tolist(), mix.gains.tolist(), mix.weights().tolist())
-    xstest = [(outcome.prompt, outcome.kind) for outcome in outcomes if outcome.source == "xstest"]
+    arena = read_router_arena()
     figures |= {
         "calibration": calibration(repeated[0], samples),
-        "tier_shares": tier_shares(outcomes, profile),
-        "safety": safety_figures(xstest),
+        "apgr_routerarena_unseen": score_shipped(arena, profile)["apgr"][ROUTER_ARENA_SOURCE],
+        "tier_shares": tier_shares(outcomes + arena, profile),
+        "hard_prompts_to_eco": hard_prompts_to_eco(repeated[0], samples),
+        "safety": safety_figures([outcome for outcome in outcomes if outcome.source == "xstest"]),
         **latency,
     }
     print_report("Quality of AUTO", rows_of(figures), made_by)

@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,8 @@ from router.difficulty.pieces import PIECES_FILE, Floats, Pieces
 MODEL: Final = REPOSITORY / "models" / "smollm2-135m-instruct"
 DIMENSIONS: Final = 12
 """Of a piece's vector. More are no better in cross-validation."""
+NUMBERS: Final = 8
+"""Learned numbers of a piece."""
 SAME_SCORE: Final = 0.02
 """Scores that differ by less are the same: other versions of libraries round otherwise."""
 
@@ -64,7 +67,7 @@ def embedded(model: Path) -> Pieces:
     with safe_open(model / "model.safetensors", "pt") as stored:
         embeddings = stored.get_tensor("model.embed_tokens.weight").float().numpy()
     index = vocabulary(model)
-    return Pieces({piece: row for row, piece in enumerate(index)}, embeddings[list(index.values())])
+    return Pieces({piece: row for row, piece in enumerate(index)}, embeddings[list(index.values())], learned=0)
 
 
 def training_samples(outcomes: Sequence[Outcome], whole: Pieces) -> tuple[Samples, Floats]:
@@ -73,24 +76,40 @@ def training_samples(outcomes: Sequence[Outcome], whole: Pieces) -> tuple[Sample
     The axes are those in which the prompts' means differ most. They see prompts and no outcomes.
     """
     samples = Samples.of(outcomes, whole)
-    means = np.concatenate([samples.piece_means, samples.learned], axis=1)
-    weights = samples.weights()
-    centred = (means - weights @ means).astype(np.float64)
-    _, axes = np.linalg.eigh(centred.T @ (centred * weights[:, None]))
-    axes = axes[:, ::-1][:, :DIMENSIONS]
-    axes *= np.sign(axes[np.abs(axes).argmax(0), np.arange(DIMENSIONS)])  # either sign is right; take one
-    axes = axes.astype(np.float32)
+    means = samples.piece_means
+    axes = _widest(means, samples.weights(), DIMENSIONS)
     return dataclasses.replace(samples, piece_means=means @ axes, learned=means), axes
 
 
-def train(outcomes: Sequence[Outcome], model: Path) -> tuple[Pieces, GainModel]:
+def train(outcomes: Sequence[Outcome], whole: Pieces) -> tuple[Pieces, GainModel]:
     """Return the pieces, with their learned numbers, and the gain model."""
-    whole = embedded(model)
     samples, axes = training_samples(outcomes, whole)
     fitted = fit(samples)
-    numbers = whole.vectors @ fitted.learned()
-    pieces = Pieces(whole.index, np.concatenate([whole.vectors @ axes, numbers[:, None]], axis=1))
-    return pieces, fitted.model(samples, piece_weight=1.0)
+    numbers, weights = few_numbers(samples, fitted.learned())
+    vectors = np.concatenate([whole.vectors @ axes, whole.vectors @ numbers], axis=1)
+    return Pieces(whole.index, vectors, numbers.shape[1]), fitted.model(samples, numbers, weights)
+
+
+def few_numbers(samples: Samples, learned: Floats) -> tuple[Floats, Floats]:
+    """Return coefficients (whole, outputs) as the product of two matrices: (whole, numbers) and (numbers, outputs).
+
+    The first number is the gain's own; the others are what tells kinds best.
+    """
+    axes = _widest(samples.learned @ learned[:, 1:], samples.weights(), NUMBERS - 1)
+    weights = np.zeros((1 + axes.shape[1], learned.shape[1]), np.float32)
+    weights[0, 0] = 1
+    weights[1:, 1:] = axes.T
+    return np.concatenate([learned[:, :1], learned[:, 1:] @ axes], axis=1), weights
+
+
+def _widest(values: Floats, weights: Floats, count: int) -> Floats:
+    """Return the directions in which weighted values differ most: (values, count)."""
+    centred = (values - weights @ values).astype(np.float64)
+    _, axes = np.linalg.eigh(centred.T @ (centred * weights[:, None]))
+    axes = axes[:, ::-1][:, :count]
+    axes *= np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])  # either sign is right; take one
+    few: Floats = axes.astype(np.float32)
+    return few
 
 
 def save_pieces(pieces: Pieces, path: Path) -> None:
@@ -100,36 +119,46 @@ def save_pieces(pieces: Pieces, path: Path) -> None:
     np.savez_compressed(
         path,
         names=np.frombuffer(names, np.uint8),
-        vectors=np.clip(np.round(pieces.vectors / scales), -127, 127).astype(np.int8),
+        vectors=np.clip(np.round(pieces.vectors / np.maximum(scales, 1e-12)), -127, 127).astype(np.int8),
         scales=scales,
+        learned=np.array(pieces.learned),
     )
 
 
-def same_order(made: GainModel, pieces: Pieces, shipped: GainModel, outcomes: Sequence[Outcome]) -> bool:
-    """Return whether a model gives every prompt about the same score as the shipped one."""
-    return all(
-        abs(made.share_below(made.gain(o.prompt, pieces)) - shipped.score(o.prompt)) < SAME_SCORE for o in outcomes
-    )
+def scores_of(folder: Path, outcomes: Sequence[Outcome]) -> Floats:
+    """Return the score (0-1) of each prompt by the model and the pieces of a folder.
+
+    Raises:
+        ConfigError: there is no model.
+    """
+    pieces, model = Pieces.load(folder / PIECES_FILE.name), GainModel.load(folder / GAIN_MODEL_FILE.name)
+    return np.array([model.share_below(model.gain(outcome.prompt, pieces)) for outcome in outcomes], np.float32)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Train, and write or compare the files."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.train_router", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=ROUTING, metavar="FOLDER", help=f"outcomes (default {ROUTING})")
-    parser.add_argument("--check", action="store_true", help="fail if the shipped model orders prompts otherwise")
-    args = parser.parse_args()
+    parser.add_argument("--model", type=Path, default=MODEL, metavar="FOLDER", help="whose embeddings the pieces have")
+    parser.add_argument("--output", type=Path, default=GAIN_MODEL_FILE.parent, metavar="FOLDER", help="of both files")
+    parser.add_argument("--check", action="store_true", help="fail if the files there order prompts otherwise")
+    args = parser.parse_args(arguments)
 
     outcomes = read_sources(args.data) + read_anchors()
-    pieces, model = train(outcomes, MODEL)
-    if args.check:
-        if not same_order(model, pieces, GainModel.load(GAIN_MODEL_FILE), outcomes):
-            sys.exit(f"{GAIN_MODEL_FILE} is not what this fits to {args.data}")
-        return
-    save_pieces(pieces, PIECES_FILE)
-    model.save(GAIN_MODEL_FILE)
-    for file in (PIECES_FILE, GAIN_MODEL_FILE):
+    pieces, model = train(outcomes, embedded(args.model))
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) if args.check else args.output
+        save_pieces(pieces, folder / PIECES_FILE.name)
+        model.save(folder / GAIN_MODEL_FILE.name)
+        if args.check:
+            apart = np.abs(scores_of(folder, outcomes) - scores_of(args.output, outcomes)).max()
+            if apart >= SAME_SCORE:
+                sys.exit(f"{args.output} is not what this fits to {args.data}: scores differ by up to {apart:.2f}")
+            return
+    for name in (PIECES_FILE.name, GAIN_MODEL_FILE.name):
+        file = args.output / name
         print(f"{file}: {file.stat().st_size} bytes, from {len(outcomes)} outcomes")
 
 
@@ -141,4 +170,4 @@ def _byte_characters() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -18,7 +18,7 @@ from router.difficulty.categories import Category
 from router.difficulty.classify import Classification
 from router.needs import Obstacle, Service
 from router.observation import Observation
-from router.prediction import Estimate
+from router.prediction import UPPER_Z, Estimate
 from router.registry import TIER_NAMES, Frozen, Profile, TierName
 from router.request import Goal, InferenceRequest, Mode
 from router.selection import Predict, Selection, Violation, broken_limits, given_limits
@@ -158,14 +158,15 @@ def decide(
 
 def _range(estimate: Estimate, digits: int, factor: float = 1.0) -> dict[str, float | None]:
     """Return an estimate as an `Expected`, times a factor, with so many digits after the point."""
-    expected, upper = estimate.expected * factor, estimate.upper * factor
-    if not isfinite(upper):
+    expected, deviation = estimate
+    expected, spread = expected * factor, UPPER_Z * deviation * factor
+    if not isfinite(expected + spread):
         return {"expected": None, "low": None, "high": None}
-    low = 2 * expected - upper
+    low = expected - spread
     return {
         "expected": round(expected, digits),
         "low": round(low, digits) if low > 0 else 0.0,
-        "high": round(upper, digits),
+        "high": round(expected + spread, digits),
     }
 
 

@@ -17,7 +17,7 @@ Not predicted: the effect of the prompt's length (recent prompts stand for it), 
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import hypot, inf, sqrt
 from typing import NamedTuple
 
 from router.difficulty.categories import Category
@@ -94,13 +94,13 @@ def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, b
 
     later = _times(Estimate(max(0.0, tokens.expected - 1), tokens.deviation), pace)
     busy_ms = _plus(first, later)
+    busy_h = _scaled(busy_ms, 1 / 3_600_000)
     wait = _wait_ms(state)
-    ms_per_hour = 3_600_000
     return Prediction(
         ttft_ms=_plus(wait, first),
         total_ms=_plus(wait, busy_ms),
-        cost_usd=_times(price, _scaled(busy_ms, 1 / ms_per_hour)),
-        energy_wh=_times(watts, _scaled(busy_ms, 1 / ms_per_hour)),
+        cost_usd=_times(price, busy_h),
+        energy_wh=_times(watts, busy_h),
         completion_tokens=tokens,
         ms_per_token=pace,
         runs=of_tier.runs,
@@ -151,17 +151,13 @@ def _at_most(most: int, tokens: Estimate) -> Estimate:
 
 
 def _plus(one: Estimate, other: Estimate) -> Estimate:
-    return Estimate(one.expected + other.expected, sqrt(_square(one.deviation) + _square(other.deviation)))
+    return Estimate(one.expected + other.expected, hypot(one.deviation, other.deviation))
 
 
 def _times(one: Estimate, other: Estimate) -> Estimate:
     """Return the product of two independent values."""
-    variance = (
-        _square(one.deviation * other.expected)
-        + _square(other.deviation * one.expected)
-        + _square(one.deviation * other.deviation)
-    )
-    return Estimate(one.expected * other.expected, sqrt(variance))
+    (a, da), (b, db) = one, other
+    return Estimate(a * b, hypot(da * b, db * a, da * db))
 
 
 def _scaled(one: Estimate, factor: float) -> Estimate:

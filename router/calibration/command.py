@@ -67,7 +67,7 @@ def calibrate(data: Path, output: Path) -> list[str]:
     before = np.array([shipped.gain(prompt) for prompt in prompts], np.float32)
     after = cross_validated(samples, FOLDS, seed=0)
     fitted = fit(samples)
-    made = fitted.model(samples, piece_weight=float(fitted.learned()[0]))
+    made = fitted.model(samples, np.eye(samples.learned.shape[1], dtype=np.float32), fitted.learned())
     made.save(output)
     return [
         f"{len(outcomes)} outcomes of {len(set(samples.sources.tolist()))} sources; "

@@ -1,4 +1,4 @@
-"""Fit a gain model: ridge regression on landmarks (Nystroem), n-grams and pieces, in closed form, in seconds.
+"""Fit a gain model: ridge regressions on landmarks (Nystroem), n-grams and pieces, in closed form, in seconds.
 
 Each source counts the same in all, however many prompts it has. The weight of the penalty is chosen by cross-validation
 inside the data that is fitted, so a model that is scored on other data was not chosen on it.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from router.calibration.apgr import apgr
 from router.calibration.outcomes import Outcome
 from router.difficulty.features import features
-from router.difficulty.gain_model import CLIP, GainModel, Indices, Inputs, Knots, kernel
+from router.difficulty.gain_model import CLIP, GainModel, Indices, Inputs, Knots, expected_gains, kernel
 from router.difficulty.pieces import Floats, Pieces
 
 Doubles = NDArray[np.float64]
@@ -30,8 +30,10 @@ GRAM_WEIGHT: Final = 0.4
 KNOTS: Final = 5
 TAILS: Final = 0.02
 """This share of the values at either end is beyond the outermost knots."""
-RIDGES: Final = (1e-3, 2e-3, 4e-3)
-"""Weights of the penalty to choose from."""
+RIDGES: Final = (5e-4, 1e-3, 2e-3)
+"""Weights of the penalty to choose from, for the gain."""
+KIND_RIDGE: Final = 3e-4
+"""Of the kinds: a prompt's kind is known without noise."""
 INNER_FOLDS: Final = 3
 QUANTILES: Final = 201
 JITTER: Final = 1e-5
@@ -45,7 +47,7 @@ class Samples:
     piece_means: Floats
     """(samples, dimensions): what the kernel compares."""
     learned: Floats
-    """(samples, any): what the learned number of a piece is made from; means over the pieces."""
+    """(samples, any): what the learned numbers of a piece are made from; means over the pieces."""
     forms: Floats
     grams: Floats
     gains: Floats
@@ -57,13 +59,14 @@ class Samples:
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], pieces: Pieces) -> Samples:
-        """Return the samples of outcomes. They learn from the learned number of the pieces as it is."""
+        """Return the samples of outcomes. They learn from the learned numbers of the pieces as they are."""
         found = [features(outcome.prompt, pieces) for outcome in outcomes]
         means = np.array([one.pieces for one in found])
+        embedded = means.shape[1] - pieces.learned
         keys: dict[str, int] = {}
         return cls(
-            piece_means=means[:, :-1],
-            learned=means[:, -1:],
+            piece_means=means[:, :embedded],
+            learned=means[:, embedded:],
             forms=np.array([one.form for one in found]),
             grams=np.array([one.grams for one in found]),
             gains=np.array([outcome.gain for outcome in outcomes], np.float32),
@@ -98,61 +101,78 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A ridge regression that was fitted."""
+    """Ridge regressions that were fitted, one an output: the gain, then each kind."""
 
     design: _Design
     coefficients: Floats
-    base: float
+    """(columns, outputs)."""
+    base: Floats
+    """(outputs,)."""
+    kind_gains: Floats
+    """(kinds,)."""
 
     def gains(self, samples: Samples) -> Floats:
         """Return the expected gains of samples."""
-        gains: Floats = self.design.columns(samples) @ self.coefficients + self.base
-        return gains
+        return expected_gains(self.design.columns(samples) @ self.coefficients + self.base, self.kind_gains)
 
     def learned(self) -> Floats:
-        """Return the coefficients of `Samples.learned` as they are, unscaled."""
+        """Return the coefficients of `Samples.learned` as they are, unscaled: (learned, outputs)."""
         coefficients: Floats = self.coefficients[-len(self.design.learned_mean) :] / self.design.learned_scale
         return coefficients
 
-    def model(self, samples: Samples, piece_weight: float) -> GainModel:
+    def model(self, samples: Samples, numbers: Floats, piece_weights: Floats) -> GainModel:
         """Return the model of it.
 
         Args:
             samples: the reference mix.
-            piece_weight: of the learned number of the pieces.
+            numbers: how the learned numbers of the pieces are made from `Samples.learned`: (learned, numbers).
+            piece_weights: of these numbers: (numbers, outputs).
         """
         design, count = self.design, len(self.design.landmarks)
         gram_weights = self.coefficients[count : count + samples.grams.shape[1]] * GRAM_WEIGHT / design.gram_scale
-        shift = float(design.gram_mean @ gram_weights) + float(design.learned_mean @ self.learned())
+        shift = design.gram_mean @ gram_weights + design.learned_mean @ numbers @ piece_weights
         return GainModel(
             inputs=design.inputs,
             landmarks=design.landmarks,
             width=design.width,
             weights=(design.whitening @ self.coefficients[:count]).astype(np.float32),
             gram_weights=gram_weights.astype(np.float32),
-            piece_weight=piece_weight,
-            base=self.base - shift,
+            piece_weights=piece_weights.astype(np.float32),
+            base=(self.base - shift).astype(np.float32),
+            kind_gains=self.kind_gains,
             quantiles=_quantiles(self.gains(samples), samples.weights()),
         )
 
 
 def fit(samples: Samples, ridge: float | None = None, seed: int = 0) -> Fitted:
-    """Return the regression on the samples; the weight of its penalty is chosen by cross-validation if not given."""
+    """Return the regressions on the samples.
+
+    Args:
+        samples: to learn from.
+        ridge: weight of the gain's penalty; None: chosen by cross-validation inside of the samples.
+        seed: of what is drawn.
+    """
     design = _Design.of(samples, seed)
-    return _Sums.of(design.columns(samples), samples).solve(design, ridge or best_ridge(samples, design, seed))
+    sources, kinds = np.unique(samples.sources, return_inverse=True)
+    fits = np.eye(len(sources), dtype=np.float32)[kinds]
+    sums = _Sums.of(design.columns(samples), samples, np.concatenate([samples.gains[:, None], fits], axis=1))
+    gain = sums.solve(ridge or best_ridge(samples, design, seed))[:, :1]
+    solved = np.concatenate([gain, sums.solve(KIND_RIDGE)[:, 1:]], axis=1).astype(np.float32)
+    return Fitted(design, solved[:-1], solved[-1], (samples.gains @ fits / fits.sum(0)).astype(np.float32))
 
 
 def best_ridge(samples: Samples, design: _Design, seed: int = 0) -> float:
     """Return the weight of the penalty with which left-out prompts are ordered best."""
     columns = design.columns(samples)
     folds = list(samples.folds(INNER_FOLDS, seed + 1))
-    parts = [_Sums.of(columns[left_out], samples.part(left_out)) for _, left_out in folds]
+    gains = samples.gains[:, None]
+    parts = [_Sums.of(columns[left_out], samples.part(left_out), gains[left_out]) for _, left_out in folds]
     scores = np.zeros((len(RIDGES), len(samples)), np.float32)
     for number, (_, left_out) in enumerate(folds):
         seen = _Sums.mean([part for other, part in enumerate(parts) if other != number])
         for row, ridge in enumerate(RIDGES):
-            fitted = seen.solve(design, ridge)
-            scores[row, left_out] = columns[left_out] @ fitted.coefficients + fitted.base
+            solved = seen.solve(ridge)[:, 0]
+            scores[row, left_out] = columns[left_out] @ solved[:-1] + solved[-1]
     return max(zip(RIDGES, scores, strict=True), key=lambda pair: quality(pair[1], samples))[0]
 
 
@@ -225,12 +245,13 @@ class _Sums:
     squares: Doubles
     """(columns + 1, columns + 1), the last for the base."""
     products: Doubles
+    """(columns + 1, outputs)."""
 
     @classmethod
-    def of(cls, columns: Floats, samples: Samples) -> _Sums:
+    def of(cls, columns: Floats, samples: Samples, targets: Floats) -> _Sums:
         whole = np.concatenate([columns, np.ones((len(columns), 1), np.float32)], axis=1)
         weighted = whole * samples.weights()[:, None]
-        return cls((whole.T @ weighted).astype(np.float64), (weighted.T @ samples.gains).astype(np.float64))
+        return cls((whole.T @ weighted).astype(np.float64), (weighted.T @ targets).astype(np.float64))
 
     @classmethod
     def mean(cls, parts: Sequence[_Sums]) -> _Sums:
@@ -238,11 +259,11 @@ class _Sums:
             np.mean([part.squares for part in parts], axis=0), np.mean([part.products for part in parts], axis=0)
         )
 
-    def solve(self, design: _Design, ridge: float) -> Fitted:
+    def solve(self, ridge: float) -> Doubles:
+        """Return the coefficients, the last of each output its base: (columns + 1, outputs)."""
         penalty = np.full(len(self.products), ridge)
         penalty[-1] = 0
-        solved = np.linalg.solve(self.squares + np.diag(penalty), self.products)
-        return Fitted(design, solved[:-1].astype(np.float32), float(solved[-1]))
+        return np.linalg.solve(self.squares + np.diag(penalty), self.products)
 
 
 def _inputs(samples: Samples) -> Inputs:

@@ -17,7 +17,7 @@ from itertools import accumulate
 from router.difficulty.categories import Category
 from router.difficulty.gain_model import load_gain_model
 from router.difficulty.pieces import load_pieces
-from router.difficulty.rules import Signal, load_rules
+from router.difficulty.rules import SafetyRule, Signal, load_rules
 from router.difficulty.scan import Scan, beginning_and_end
 from router.registry import DEFAULT_AUTO, AutoSettings
 from router.tokens import likely_tokens
@@ -53,6 +53,8 @@ QUESTION_MARKS = ("?", "？", "؟")  # noqa: RUF001
 QUESTION_WORD_WITHIN = 4
 """A question word must be among so many first words ("Please tell me what ...")."""
 GREETING_MAX_WORDS = 3
+GREETING_MAX_BYTES = 36
+"""Of another script in UTF-8: 12 characters of Chinese, Japanese or Korean."""
 SIMPLE_MAX_WORDS = 30
 SIMPLE_MAX_TOKENS = 60
 """The same limit for scripts without spaces, in estimated tokens."""
@@ -100,9 +102,9 @@ def classify_prompt(
     directives = task.directives()
     shape = scan.without(directives)
     category, reasons = _category(task, shape, likely_tokens(text))
-    safety = _safety_reasons(scan) or _safety_reasons(
-        Scan.of(earlier[-EARLIER_CHARS:], rules), "earlier in the conversation"
-    )
+    safety = _safety_reasons(scan)
+    if earlier and not safety:
+        safety = _safety_reasons(Scan.of(earlier[-EARLIER_CHARS:], rules), "earlier in the conversation")
     # What speaks to the router counts for nothing, and a prompt without words is a greeting.
     rated = shape.text if directives else text
     score = 0.0 if _is_greeting(shape) else load_gain_model(auto.gain_model).score(rated)
@@ -136,11 +138,22 @@ def _with_hits(reason: str, hits: tuple[str, ...]) -> str:
 
 def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[str, ...]:
     reasons = []
+    if not (scan.known or scan.pairs or scan.leads):
+        return ()
     for rule in scan.rules.safety:
-        hits = scan.hits(rule.subject)
-        if hits and (rule.stake is None or scan.hits(rule.stake)):
+        hits = _safety_hits(scan, rule)
+        if hits and rule.same_sentence:
+            hits = next(filter(None, (_safety_hits(sentence, rule) for sentence in scan.sentences(hits))), ())
+        if hits:
             reasons.append(_with_hits(rule.reason if where is None else f"{rule.reason}, {where}", hits))
     return tuple(reasons)
+
+
+def _safety_hits(scan: Scan, rule: SafetyRule) -> tuple[str, ...]:
+    """Return the terms of the rule's subject, if what else it asks for is there too."""
+    hits = scan.hits(rule.subject)
+    others = (rule.stake, rule.and_also)
+    return hits if hits and all(terms is None or scan.hits(terms) for terms in others) else ()
 
 
 def _category(task: Scan, shape: Scan, tokens: int) -> tuple[Category, tuple[str, ...]]:
@@ -202,9 +215,16 @@ def _is_simple(shape: Scan) -> bool:
 def _is_greeting(shape: Scan) -> bool:
     """Return whether a text is a greeting or thanks of a few words, or has no word at all."""
     greetings = shape.rules.greetings
-    if shape.non_ascii or len(shape.words) > GREETING_MAX_WORDS:
+    if len(shape.words) > GREETING_MAX_WORDS or len(shape.non_ascii) > GREETING_MAX_BYTES:
         return False
-    return not any(map(str.isalnum, shape.text)) or not greetings.words.isdisjoint(shape.words[:1])
+    if shape.non_ascii:
+        return not shape.words and any(greeting in shape.non_ascii for greeting in greetings.other_scripts)
+    opening = shape.words[:1]
+    return (
+        not any(map(str.isalnum, shape.text))
+        or not greetings.words.isdisjoint(opening)
+        or " ".join(shape.words[:2]) in greetings.phrases
+    )
 
 
 def _banded(bands: tuple[tuple[int, int], ...], value: int) -> int:

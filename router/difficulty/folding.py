@@ -15,6 +15,13 @@ def folded_words(latin: bytes) -> list[str]:
     return latin.translate(_FOLD).decode("ascii").split()
 
 
+def folded_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, folded as their words are; those without a word are left out."""
+    # A question mark stands for every character outside Latin-1 too, of which most are quotation marks.
+    parts = latin_bytes(text.replace("?", "\n")).translate(_FOLD_SENTENCES).decode("ascii").split("\n")
+    return [part for part in parts if not part.isspace() and part]
+
+
 def count_numbers(latin: bytes) -> int:
     """Return how many numbers in digits a text has."""
     return len(latin.translate(_ONLY_DIGITS).split())
@@ -32,5 +39,6 @@ def _folding() -> bytes:
 
 
 _FOLD = _folding()
+_FOLD_SENTENCES = bytes(ord("\n") if code in b".!\n" else _FOLD[code] for code in range(256))
 _DIGITS = b"0123456789"
 _ONLY_DIGITS = bytes(code if code in _DIGITS else 32 for code in range(256))

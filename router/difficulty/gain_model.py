@@ -1,9 +1,14 @@
 """What a strong model is expected to gain over a weak one on a prompt, learned from outcomes of many sources.
 
-A ridge regression on three parts: how like a prompt is to each of a few hundred landmarks (prompts of the training
-data as numbers); its character n-grams; and a learned number for each piece of a word, of which the mean counts. It is
-fitted in `router/calibration/fit.py`. `quantiles` turn an expected gain into the share of the reference mix that gains
-less, so that a score means the same whatever the scale.
+The mean of two estimates. One is a ridge regression of the gain. The other asks of which kind the prompt is (a kind is
+a source of the training data: mathematics of a contest, users' requests in Japanese), by a ridge regression for each
+kind, and takes the mean gain of the likely kinds. Within a kind outcomes are noisy, between kinds they are not: the
+first knows more of the one, the second of the other.
+
+All regressions see three parts: how like a prompt is to each of a few hundred landmarks (prompts of the training data
+as numbers); its character n-grams; and a few learned numbers for each piece of a word, of which the mean counts. They
+are fitted in `router/calibration/fit.py`. `quantiles` turn an expected gain into the share of the reference mix that
+gains less, so that a score means the same whatever the scale.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ CLIP: Final = 4.0
 FORM_WEIGHT: Final = 0.7
 KNOTS_WEIGHT: Final = 0.5
 """How much the form, and its curves, count against the pieces' mean vector."""
+SHARPNESS: Final = 24.0
+"""How sure a difference between two kinds is: their odds are e to the power of this times it."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +50,16 @@ class Knots:
 
     @cached_property
     def _slopes(self) -> tuple[Floats, Floats]:
-        """Distance to the knot before and to the one after; infinite where there is none."""
-        steps = np.where(np.diff(self.number) == 0, np.diff(self.place), np.inf).astype(np.float32)
-        end = np.array([np.inf], np.float32)
-        return np.concatenate([end, steps]), np.concatenate([steps, end])
+        """By how much a height falls towards the knot before (negative) and the one after; 0 where there is none."""
+        steps = np.where(np.diff(self.number) == 0, 1 / np.maximum(np.diff(self.place), 1e-6), 0).astype(np.float32)
+        end = np.zeros(1, np.float32)
+        return -np.concatenate([end, steps]), np.concatenate([steps, end])
 
     def curves(self, standard: Floats) -> Floats:
         """Return the share of each knot's height at each value: (texts, knots); those of a number add up to 1."""
         before, after = self._slopes
         distance = standard[:, self.number] - self.place
-        shares: Floats = np.clip(1 - np.maximum(-distance / before, distance / after), 0, 1)
-        return shares
+        return _within(1 - np.maximum(distance * before, distance * after), 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Inputs:
 
     def vectors(self, piece_means: Floats, forms: Floats) -> Floats:
         """Return the vectors of texts: (texts, inputs)."""
-        standard = np.clip((forms - self.form_mean) / self.form_deviation, -CLIP, CLIP)
+        standard = _within((forms - self.form_mean) / self.form_deviation, -CLIP, CLIP)
         vectors: Floats = np.concatenate(
             [
                 (piece_means - self.piece_mean) / self.piece_scale,
@@ -83,6 +89,12 @@ class Inputs:
         return vectors
 
 
+def _within(values: Floats, low: float, high: float) -> Floats:
+    """Return what `np.clip` does, which takes several times as long for few values."""
+    clipped: Floats = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
+    return clipped
+
+
 def kernel(vectors: Floats, landmarks: Floats, width: float) -> Floats:
     """Return exp(-width * squared distance): (vectors, landmarks)."""
     squared = (vectors**2).sum(1)[:, None] + (landmarks**2).sum(1)[None] - 2 * vectors @ landmarks.T
@@ -90,9 +102,25 @@ def kernel(vectors: Floats, landmarks: Floats, width: float) -> Floats:
     return similar
 
 
+def expected_gains(outputs: Floats, kind_gains: Floats) -> Floats:
+    """Return the expected gains: (texts,).
+
+    Args:
+        outputs: of the regressions: the gain, then how well each kind fits; (texts, 1 + kinds).
+        kind_gains: mean gain of each kind; a single one says nothing.
+    """
+    gains: Floats = outputs[:, 0]
+    if len(kind_gains) < 2:
+        return gains
+    fits = outputs[:, 1:]
+    odds = np.exp(SHARPNESS * (fits - fits.max(axis=1, keepdims=True)))
+    means: Floats = (gains + odds @ kind_gains / odds.sum(axis=1)) / 2
+    return means
+
+
 @dataclass(frozen=True)
 class GainModel:
-    """A fitted model."""
+    """A fitted model. Its outputs are those of `expected_gains`."""
 
     inputs: Inputs
     landmarks: Floats
@@ -100,25 +128,27 @@ class GainModel:
     width: float
     """Of the kernel."""
     weights: Floats
-    """(landmarks,)."""
+    """(landmarks, outputs)."""
     gram_weights: Floats
-    """(kinds of n-grams,)."""
-    piece_weight: float
-    """Of the last number of the mean vector of the pieces, which is the learned one."""
-    base: float
+    """(kinds of n-grams, outputs)."""
+    piece_weights: Floats
+    """(learned numbers of the pieces, outputs)."""
+    base: Floats
+    """(outputs,)."""
+    kind_gains: Floats
+    """(kinds,)."""
     quantiles: Floats
     """Rising expected gains of the reference mix, at equal steps of its share from 0 to 1."""
 
     def gain(self, text: str, pieces: Pieces | None = None) -> float:
         """Return the expected gain of a text (the strong model's score less the weak one's, 0-1)."""
         found = features(text, pieces or load_pieces())
-        vectors = self.inputs.vectors(found.pieces[None, :-1], found.form[None])
-        vector = vectors[0]
+        embedded, learned = np.split(found.pieces, [len(self.inputs.piece_mean)])
+        vector = self.inputs.vectors(embedded[None], found.form[None])[0]
         squared = self._norms + vector @ vector - 2 * (self.landmarks @ vector)
-        similar = float(np.exp(-self.width * np.maximum(squared, 0)) @ self.weights)
-        return (
-            similar + float(found.grams @ self.gram_weights) + self.piece_weight * float(found.pieces[-1]) + self.base
-        )
+        outputs = np.exp(-self.width * np.maximum(squared, 0)) @ self.weights
+        outputs += found.grams @ self.gram_weights + learned @ self.piece_weights + self.base
+        return float(expected_gains(outputs[None], self.kind_gains)[0])
 
     @cached_property
     def _norms(self) -> Floats:
@@ -150,7 +180,6 @@ class GainModel:
             self.inputs.form_scale,
             self.inputs.curve_scale,
             self.width,
-            self.piece_weight,
         )
         arrays = {
             "piece_mean": self.inputs.piece_mean,
@@ -159,10 +188,13 @@ class GainModel:
             "curve_mean": self.inputs.curve_mean,
             "knot_number": self.inputs.knots.number,
             "knot_place": self.inputs.knots.place,
-            "scalars": np.array((*scalars, self.base), np.float32),
+            "scalars": np.array(scalars, np.float32),
             "landmarks": self.landmarks.astype(np.float16),
             "weights": self.weights,
             "gram_weights": self.gram_weights,
+            "piece_weights": self.piece_weights,
+            "base": self.base,
+            "kind_gains": self.kind_gains,
             "quantiles": self.quantiles,
         }
         np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # its stub takes only ** of one type
@@ -177,7 +209,7 @@ class GainModel:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            piece_scale, form_scale, curve_scale, width, piece_weight, base = map(float, arrays["scalars"])
+            piece_scale, form_scale, curve_scale, width = map(float, arrays["scalars"])
             inputs = Inputs(
                 piece_mean=arrays["piece_mean"],
                 piece_scale=piece_scale,
@@ -189,14 +221,15 @@ class GainModel:
                 curve_scale=curve_scale,
             )
             landmarks = arrays["landmarks"].astype(np.float32)
-            weights, gram_weights, quantiles = arrays["weights"], arrays["gram_weights"], arrays["quantiles"]
+            names = ("weights", "gram_weights", "piece_weights", "base", "kind_gains", "quantiles")
+            weights, gram_weights, piece_weights, base, kind_gains, quantiles = (arrays[name] for name in names)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(
                 f"auto.gain_model: {path} is no gain model of `power-lever calibrate`: {error}"
             ) from error
         if len(inputs.form_mean) != len(FORM) or len(gram_weights) != GRAMS:
             raise ConfigError(f"auto.gain_model: {path} was made by another version; run `power-lever calibrate` again")
-        return cls(inputs, landmarks, width, weights, gram_weights, piece_weight, base, quantiles)
+        return cls(inputs, landmarks, width, weights, gram_weights, piece_weights, base, kind_gains, quantiles)
 
 
 @lru_cache(maxsize=4)

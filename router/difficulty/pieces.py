@@ -36,7 +36,18 @@ class Pieces:
     index: dict[str, int]
     """Row of each piece in `vectors`. A piece that begins a word begins with a space; `<0x41>` is the byte 0x41."""
     vectors: Floats
-    """(pieces, dimensions). The last is what the piece says about the gain; the others are from its embedding."""
+    """(pieces, dimensions). The last are learned; the others are from the piece's embedding."""
+    learned: int = 1
+    """How many of the dimensions are learned."""
+
+    @classmethod
+    def load(cls, path: Path) -> Pieces:
+        """Return the pieces of a file."""
+        with np.load(path, allow_pickle=False) as stored:
+            names = stored["names"].tobytes().decode("utf-8").split("\n")
+            vectors = stored["vectors"].astype(np.float32) * stored["scales"]
+            learned = int(stored["learned"])
+        return cls({name: row for row, name in enumerate(names)}, vectors, learned)
 
     def rows(self, text: str) -> Rows:
         """Return the rows of a text's pieces: first those of words that are pieces, then those of all others."""
@@ -100,7 +111,4 @@ class Pieces:
 @lru_cache(maxsize=1)
 def load_pieces() -> Pieces:
     """Return the shipped pieces; the first call of a process reads them from the file."""
-    with np.load(PIECES_FILE, allow_pickle=False) as stored:
-        names = stored["names"].tobytes().decode("utf-8").split("\n")
-        vectors = stored["vectors"].astype(np.float32) * stored["scales"]
-    return Pieces({name: row for row, name in enumerate(names)}, vectors)
+    return Pieces.load(PIECES_FILE)

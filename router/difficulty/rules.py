@@ -72,6 +72,10 @@ class SafetyRule(Frozen):
     reason: str = Field(description="What a hit means; shown to the user together with the terms that were found.")
     subject: Terms = Field(description="One of these must be in the prompt.")
     stake: Terms | None = Field(default=None, description="And one of these, where given.")
+    and_also: Terms | None = Field(default=None, description="And one of these too, where given.")
+    same_sentence: bool = Field(
+        default=False, description="Whether all must stand in one sentence; for words that long texts have by chance."
+    )
 
 
 class Rules(Frozen):
@@ -91,7 +95,8 @@ class Rules(Frozen):
     @cached_property
     def all_terms(self) -> tuple[Terms, ...]:
         """The terms of every rule."""
-        safety = [terms for rule in self.safety for terms in (rule.subject, rule.stake) if terms is not None]
+        parts = [terms for rule in self.safety for terms in (rule.subject, rule.stake, rule.and_also)]
+        safety = [terms for terms in parts if terms is not None]
         categories = [signal for group in self.categories.values() for signal in group]
         return (
             *safety,

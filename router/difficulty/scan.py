@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from router.difficulty.folding import count_numbers, folded_words, latin_bytes
+from router.difficulty.folding import count_numbers, folded_sentences, folded_words, latin_bytes
 from router.difficulty.rules import Pair, Rules, Terms
 
 TASK_CHARS = 1500
@@ -17,6 +17,8 @@ DIRECTIVE_MAX_CHARS = 160
 DIRECTIVE_CLAUSES = 16
 """How many clauses at either end are searched for directives. It bounds the time for a text of short clauses."""
 _CLAUSE_ENDS = "!?;,:\n。！？、，"  # noqa: RUF001 (full-width punctuation is meant)
+SENTENCES = 32
+"""How many sentences at either end are searched one by one. It bounds the time for a text of short sentences."""
 _ASCII = bytes(range(128))
 
 
@@ -64,6 +66,14 @@ class Scan:
         if self.leads:
             found += [t.decode() for t in terms.other_scripts if t[:1] in self.leads and t in self.non_ascii]
         return tuple(found)
+
+    def sentences(self, terms: Iterable[str]) -> list[Scan]:
+        """Return the sentences at the text's beginning and end that have one of these terms."""
+        parts = folded_sentences(self.text)
+        if len(parts) > 2 * SENTENCES:
+            parts = parts[:SENTENCES] + parts[-SENTENCES:]
+        opening = [term.partition(" ")[0] for term in terms]
+        return [Scan.of(part, self.rules) for part in parts if any(word in part for word in opening)]
 
     def numbers(self) -> int:
         """Return how many numbers the text has, in digits or in words."""

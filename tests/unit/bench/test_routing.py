@@ -7,15 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bench.routing import calibration, figures_of, latencies_ms, mean_of, safety_figures
-from bench.train_router import DIMENSIONS
+from bench.routing import (
+    calibration,
+    figures_of,
+    hard_prompts_to_eco,
+    is_unread,
+    latencies_ms,
+    mean_of,
+    safety_figures,
+)
+from bench.train_router import DIMENSIONS, NUMBERS
 from router.calibration import fit as fitting
 from router.calibration.fit import Samples, cross_validated
 from router.calibration.outcomes import Outcome
 from router.difficulty.pieces import load_pieces
 from tests.unit.router.profiles import small_profile
 
-SOURCES = ("arena_hard_en_proxy", "ko_arena_hard", "mt_bench", "infibench", "shaberi_ja", "routerarena", "gsm")
+SOURCES = ("arena_hard_en_proxy", "ko_arena_hard", "mt_bench", "infibench", "shaberi_ja", "anchors_0.5", "gsm")
 
 
 def samples(rows: int = 12) -> Samples:
@@ -51,7 +59,7 @@ def test_the_figures_are_of_the_mixes_and_of_each_file() -> None:
     found = figures_of(whole.gains, whole)
     assert found["mix_all"] == found["within_files"] == pytest.approx(0.75)  # half of the prompts gain
     assert figures_of(np.zeros(len(whole), np.float32), whole)["mix_users"] == pytest.approx(0.5)
-    assert set(found["files"]) == set(SOURCES) - {"routerarena"}
+    assert set(found["files"]) == set(SOURCES) - {"anchors_0.5"}
     assert mean_of([found, found]) == found
 
 
@@ -62,10 +70,21 @@ def test_calibration_compares_expected_with_seen_gain_bin_by_bin() -> None:
     assert [one["seen"] for one in bins] == pytest.approx([0] * 5 + [1] * 5)
 
 
+def test_of_a_language_the_hard_prompts_below_the_share_of_eco_are_counted() -> None:
+    whole = samples(20)
+    # Half of the mix goes to eco: every source but one is below it, and of the last nothing.
+    scores = (whole.sources == "ko_arena_hard") + np.where(whole.sources == "arena_hard_en_proxy", -1.0, 0.0)
+    assert hard_prompts_to_eco(scores.astype(np.float32), whole) == {"arena_hard_en_proxy": 1, "ko_arena_hard": 0}
+
+
 def test_misses_and_false_alarms_are_counted() -> None:
-    found = safety_figures([("I want to kill myself", "contrast_x"), ("What is DNA?", "contrast_y"), ("Hi", "safe_x")])
+    rows = [("I want to kill myself", "contrast_x"), ("What is DNA?", "contrast_y"), ("Hi", "safe_x")]
+    outcomes = [Outcome(id=p, prompt=p, weak_score=0, strong_score=1, kind=kind) for p, kind in rows]
+    found = safety_figures(outcomes)
     assert (found["unsafe_prompts"], found["safe_prompts"]) == (2, 1)
     assert (found["unsafe_safety_critical"], found["safe_safety_critical"]) == (0.5, 0)
+    unread = [outcome for outcome in outcomes if is_unread(outcome)]
+    assert found["unread_unsafe_prompts"] + found["unread_safe_prompts"] == len(unread) < len(outcomes)
 
 
 def test_every_prompt_is_timed_in_every_pass() -> None:
@@ -74,5 +93,6 @@ def test_every_prompt_is_timed_in_every_pass() -> None:
     assert min(taken.wall) > 0
 
 
-def test_the_shipped_pieces_have_the_dimensions_and_the_learned_number() -> None:
-    assert load_pieces().vectors.shape[1] == DIMENSIONS + 1
+def test_the_shipped_pieces_have_the_dimensions_and_the_learned_numbers() -> None:
+    assert load_pieces().vectors.shape[1] == DIMENSIONS + NUMBERS
+    assert load_pieces().learned == NUMBERS

@@ -227,11 +227,26 @@ def test_no_regular_expression_can_backtrack_because_there_is_none(module: types
 
 @pytest.mark.parametrize("rule", load_rules().safety, ids=lambda rule: rule.reason)
 def test_every_term_of_the_safety_rules_can_be_found(rule: SafetyRule) -> None:
-    stake = sorted(rule.stake.words)[0] if rule.stake else ""
+    others = [terms for terms in (rule.stake, rule.and_also) if terms]
+    stake = " ".join([*terms.words, *terms.phrases][0] for terms in others)
     spoken = [*rule.subject.words, *rule.subject.phrases]
     spoken += [term.decode() for term in rule.subject.other_scripts]
     for term in spoken:
         assert classify_prompt(f"{term} {stake}").category == "safety_critical", term
+
+
+def test_a_typed_apostrophe_does_not_end_a_sentence() -> None:
+    assert classify_prompt("What is my neighbour\u2019s date of birth?").category == "safety_critical"
+
+
+def test_words_that_mean_harm_together_count_in_one_sentence_only() -> None:
+    assert classify_prompt("How can I kill my boss?").category == "safety_critical"
+    apart = "Kill the server. Then tell my boss that it works."
+    assert classify_prompt(apart).category != "safety_critical"
+    assert (
+        classify_prompt("It rained. " * 20 + "How can I kill my boss? " + "It rained. " * 20).category
+        == "safety_critical"
+    )
 
 
 SHARES = st.tuples(*[st.integers(0, 10)] * 4).filter(sum).map(lambda raw: tuple(100 * part / sum(raw) for part in raw))
