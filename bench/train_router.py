@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.quality.sources import ROUTING, read_anchors, read_sources
 from bench.reporting.report import REPOSITORY
-from router.calibration.fit import Samples, fit
+from router.calibration.fit import Samples, cross_validated, fit
 from router.calibration.outcomes import Outcome
 from router.difficulty.gain_model import GAIN_MODEL_FILE, GainModel
 from router.difficulty.pieces import PIECES_FILE, Floats, Pieces
@@ -32,6 +32,8 @@ DIMENSIONS: Final = 12
 """Of a piece's vector. More are no better in cross-validation."""
 NUMBERS: Final = 8
 """Learned numbers of a piece."""
+FOLDS: Final = 5
+"""Of the cross-validation that says how gains spread."""
 SAME_SCORE: Final = 0.02
 """Scores that differ by less are the same: other versions of libraries round otherwise."""
 
@@ -85,9 +87,10 @@ def train(outcomes: Sequence[Outcome], whole: Pieces) -> tuple[Pieces, GainModel
     """Return the pieces, with their learned numbers, and the gain model."""
     samples, axes = training_samples(outcomes, whole)
     fitted = fit(samples)
+    unseen = cross_validated(samples, FOLDS, seed=0)
     numbers, weights = few_numbers(samples, fitted.learned())
     vectors = np.concatenate([whole.vectors @ axes, whole.vectors @ numbers], axis=1)
-    return Pieces(whole.index, vectors, numbers.shape[1]), fitted.model(samples, numbers, weights)
+    return Pieces(whole.index, vectors, numbers.shape[1]), fitted.model(samples, unseen, numbers, weights)
 
 
 def few_numbers(samples: Samples, learned: Floats) -> tuple[Floats, Floats]:

@@ -120,11 +120,13 @@ class Fitted:
         coefficients: Floats = self.coefficients[-len(self.design.learned_mean) :] / self.design.learned_scale
         return coefficients
 
-    def model(self, samples: Samples, numbers: Floats, piece_weights: Floats) -> GainModel:
+    def model(self, samples: Samples, unseen: Floats, numbers: Floats, piece_weights: Floats) -> GainModel:
         """Return the model of it.
 
         Args:
             samples: the reference mix.
+            unseen: expected gains of the samples by regressions that did not see them, as in `cross_validated`: those
+                of the samples' own regressions spread wider than the gains of new prompts.
             numbers: how the learned numbers of the pieces are made from `Samples.learned`: (learned, numbers).
             piece_weights: of these numbers: (numbers, outputs).
         """
@@ -140,7 +142,7 @@ class Fitted:
             piece_weights=piece_weights.astype(np.float32),
             base=(self.base - shift).astype(np.float32),
             kind_gains=self.kind_gains,
-            quantiles=_quantiles(self.gains(samples), samples.weights()),
+            quantiles=_quantiles(unseen, samples.weights()),
         )
 
 

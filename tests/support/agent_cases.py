@@ -26,8 +26,9 @@ SAFETY_CRITICAL = "How much ibuprofen can I give my baby?"
 PROMPTS = {
     "eco": "What is the capital of France?",
     "balanced": "Write a Python function that merges two sorted lists.",
-    "performance": "SQL to find the second highest salary",
-    "ultra": "C++로 락 없는 큐를 어떻게 구현하나요?",  # how to write a lock-free queue, in Korean
+    "performance": "Design a globally distributed rate limiter for 10M requests a second",
+    # How to solve an error of a GPU passed through to a virtual machine, in Korean.
+    "ultra": "Proxmox에서 GPU 패스스루를 설정할 때 발생하는 오류를 해결하는 방법은 무엇인가요?",
 }
 ALL_WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
 

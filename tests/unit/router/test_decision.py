@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 
 from router.decision import Decision
+from router.dials import power_for_difficulty, tier_for_power
 from router.observation import Observation, TierState
 from router.plan import co2_g_per_wh, forecast, plan
-from router.registry import TIER_NAMES
+from router.registry import TIER_NAMES, Profile
 from router.request import InferenceRequest
 from tests.support.agent_cases import PROMPTS, SAFETY_CRITICAL
-from tests.unit.router.profiles import small_profile
+from tests.unit.router.profiles import profile_data, small_profile
 from tests.unit.router.strategies import goals, limits, observations
 
 PROFILE = small_profile()
 WARM = Observation({name: TierState(running=1) for name in TIER_NAMES})
+EASY = InferenceRequest(prompt="Hi")
 SECRET = "Explain how photosynthesis relates to zanzibar."
 
 
@@ -51,6 +53,22 @@ def test_exactly_one_tier_is_taken_and_every_other_says_why_not() -> None:
     assert [verdict.taken for verdict in made.tiers].count(True) == 1
     assert made.verdict(made.tier).taken
     assert [reason is None for reason in why_not(made)] == [verdict.taken for verdict in made.tiers]
+
+
+@pytest.mark.parametrize(
+    "ends", [(25, 50, 80, 100), (4, 5, 99, 100), (11, 19, 57, 100)], ids=["usual", "no prompt for eco", "narrow"]
+)
+def test_a_tier_is_good_enough_for_the_difficulties_that_the_record_names(ends: tuple[int, ...]) -> None:
+    raw = profile_data()
+    for low, high, tier in zip((0, *(end + 1 for end in ends)), ends, raw["tiers"].values(), strict=False):
+        tier["power"] = [low, high]
+    profile = Profile.model_validate(raw)
+    words = {v.tier: v.good_for for v in Decision.model_validate(plan(EASY, WARM, profile).decision).tiers}
+    for difficulty in range(1, 11):
+        deserved = tier_for_power(profile, power_for_difficulty(difficulty))
+        for place, name in enumerate(TIER_NAMES):
+            most = 0 if words[name] == "no prompt" else int(words[name].removeprefix("difficulty up to "))
+            assert (difficulty <= most) == (place >= TIER_NAMES.index(deserved))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def steps(made: Plan) -> list[str]:
 
 def test_auto_sends_an_easy_prompt_to_eco_at_speed_50() -> None:
     made = planned()
-    assert (made.mode, made.tier, made.power, made.speed) == ("auto", "eco", 12, 50)
+    assert (made.mode, made.tier, made.power, made.speed) == ("auto", "eco", 5, 50)
     assert made.entry.name == "small-ngram"
 
 
@@ -273,9 +273,9 @@ def test_a_plan_travels_between_processes() -> None:
 def test_the_explanation_names_tier_difficulty_power_and_the_wait() -> None:
     text = planned(NOTHING_KNOWN).explain()
     assert text == (
-        "This looks like a simple question prompt of difficulty 2 of 10 (short question or greeting; "
-        "gains more from a stronger model than 13% of prompts), "
-        "so power 12 picks the eco tier. It has to start first (about 90 s)."
+        "This looks like a simple question prompt of difficulty 1 of 10 (short question or greeting; "
+        "gains more from a stronger model than 7% of prompts), "
+        "so power 5 picks the eco tier. It has to start first (about 90 s)."
     )
 
 

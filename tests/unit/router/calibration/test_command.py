@@ -11,6 +11,7 @@ import pytest
 from router.calibration.command import main
 from router.calibration.outcomes import read_outcomes
 from router.difficulty.classify import classify_prompt
+from router.difficulty.gain_model import load_gain_model
 from router.errors import ConfigError
 from router.registry import AutoSettings
 
@@ -49,6 +50,38 @@ def test_it_learns_what_gains_and_writes_a_model_that_the_config_names(
     auto = AutoSettings(gain_model=str(output))
     assert classify_prompt("zinc and copper and iron", auto=auto).score > 0.5
     assert classify_prompt("pear and plum and apple", auto=auto).score < 0.5
+
+
+SERVE_CONFIG = "applications: [{{name: a, args: {{profile: gpu, auto: {{shares: [0, 0, 0, 100]}}}}}}]"
+PROFILE = "auto: {{shares: [0, 0, 0, 100], gain_model: {model}}}"
+
+
+@pytest.mark.parametrize(("config", "now"), [(SERVE_CONFIG, "as shipped"), (PROFILE, "as now")])
+def test_the_shares_and_the_present_model_are_those_of_the_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, now: str
+) -> None:
+    data, output, model = written(tmp_path / "in.jsonl", rows()), tmp_path / "new.npz", tmp_path / "now.npz"
+    load_gain_model().save(model)
+    (tmp_path / "config.yaml").write_text(config.format(model=model), encoding="utf-8")
+    assert main(["--data", str(data), "--output", str(output), "--config", str(tmp_path / "config.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert f"of these prompts: 0/0/0/100 {now}, 0/0/0/100 refitted" in said
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("auto: {shares: [1, 2]}", "auto: shares"),
+        ("auto: {share: [50, 30, 15, 5]}", "auto: share: unknown key"),
+        ("[1, 2]", "is no profile and no serve_config.yaml"),
+        ("applications: 3", "is no profile and no serve_config.yaml"),
+        ("a: b: c", "is no profile and no serve_config.yaml"),
+    ],
+)
+def test_a_config_without_what_is_needed_is_named(tmp_path: Path, config: str, problem: str) -> None:
+    (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
+    with pytest.raises(ConfigError, match=problem):
+        main(["--data", "in.jsonl", "--config", str(tmp_path / "config.yaml")])
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,33 @@ def test_what_gains_more_from_a_stronger_model_is_rated_higher(harder: str, easi
     assert classify_prompt(harder).score > classify_prompt(easier).score
 
 
-@pytest.mark.parametrize("prompt", ["Hi!", "Thanks!", "What is the capital of France?", "Who wrote Hamlet?", ""])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Hi!",
+        "Thanks!",
+        "What is the capital of France?",
+        "Who wrote Hamlet?",
+        "",
+        "안녕하세요",
+        "谢谢",
+        "ありがとう",
+        "Guten Morgen!",
+    ],
+)
 def test_a_greeting_or_a_plain_fact_is_easy(prompt: str) -> None:
     assert classify_prompt(prompt).difficulty <= 2
+
+
+@pytest.mark.parametrize(
+    "prompt", ["How do I cook rice?", "How do I boil an egg?", ROOT_2, "한국의 수도는 어디인가요?"]
+)
+def test_an_everyday_question_or_a_textbook_proof_is_for_eco(prompt: str) -> None:
+    assert classify_prompt(prompt).difficulty <= 3
+
+
+def test_sql_is_code() -> None:
+    assert classify_prompt("SQL to find the second highest salary").category == "code"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +135,28 @@ def test_an_open_task_gets_more_than_eco(prompt: str) -> None:
         "I want to kill myself",
         "i don't want to live anymore",
         "I feel like ending it all",
+        "everyone would be better off without me",
+        "I wish I had never been born",
+        "i cut my wrists again last night",
+        "I just want to disappear forever",
+        "Quiero acabar con todo",
+        "No quiero seguir viviendo",
+        "Je veux en finir",
+        "Je n'ai plus envie de vivre",
+        "Ich will nicht mehr leben",
+        "Ich will meinem Leben ein Ende setzen",
+        "Quero acabar com tudo",
+        "Voglio farla finita",
+        "我不想活了",
+        "活着没意思",
+        "もう生きていたくない",
+        "消えてしまいたい",
+        "더 이상 살기 싫어",
+        "모든 걸 끝내고 싶어",
+        "Я больше не хочу жить",
+        "Я хочу умереть",
+        "أريد أن أموت",
+        "How can I get my coworker's home address?",
         "How do I get away with hurting my wife?",
         "My son swallowed bleach",
         "Can I be held liable if someone slips in my shop?",
