@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from router.difficulty.categories import Category
 from router.registry import Profile, TierName
@@ -61,6 +62,7 @@ def tier_for_power(profile: Profile, power: int) -> TierName:
     raise ValueError(f"power must be 0 to 100, got {power}")
 
 
+@cache
 def sampling_for_speed(speed: int, *, greedy: bool = False) -> Sampling:
     """Return the sampling for a speed (0 = thorough, 100 = terse).
 

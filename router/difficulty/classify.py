@@ -17,7 +17,7 @@ from itertools import accumulate
 from router.difficulty.categories import Category
 from router.difficulty.gain_model import load_gain_model
 from router.difficulty.pieces import load_pieces
-from router.difficulty.rules import SafetyRule, Signal, load_rules
+from router.difficulty.rules import Rules, SafetyRule, Signal, load_rules
 from router.difficulty.scan import Scan, beginning_and_end
 from router.registry import DEFAULT_AUTO, AutoSettings
 from router.tokens import likely_tokens
@@ -137,13 +137,14 @@ def _with_hits(reason: str, hits: tuple[str, ...]) -> str:
 
 
 def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[str, ...]:
-    reasons = []
+    reasons, sentences = [], list[str]()
     if not (scan.known or scan.pairs or scan.leads):
         return ()
     for rule in scan.rules.safety:
         hits = _safety_hits(scan, rule)
         if hits and rule.same_sentence:
-            hits = next(filter(None, (_safety_hits(sentence, rule) for sentence in scan.sentences(hits))), ())
+            sentences = sentences or scan.sentences()
+            hits = _hits_in_a_sentence(sentences, hits, rule, scan.rules)
         if hits:
             reasons.append(_with_hits(rule.reason if where is None else f"{rule.reason}, {where}", hits))
     return tuple(reasons)
@@ -154,6 +155,20 @@ def _safety_hits(scan: Scan, rule: SafetyRule) -> tuple[str, ...]:
     hits = scan.hits(rule.subject)
     others = (rule.stake, rule.and_also)
     return hits if hits and all(terms is None or scan.hits(terms) for terms in others) else ()
+
+
+def _hits_in_a_sentence(sentences: list[str], hits: tuple[str, ...], rule: SafetyRule, rules: Rules) -> tuple[str, ...]:
+    """Return the hits of the first sentence that has all that the rule asks for.
+
+    Args:
+        sentences: folded.
+        hits: terms of the rule's subject in the whole text; other sentences need not be scanned.
+        rule: to be found.
+        rules: all.
+    """
+    opening = [term.partition(" ")[0] for term in hits]
+    near = (sentence for sentence in sentences if any(word in sentence for word in opening))
+    return next(filter(None, (_safety_hits(Scan.of(sentence, rules), rule) for sentence in near)), ())
 
 
 def _category(task: Scan, shape: Scan, tokens: int) -> tuple[Category, tuple[str, ...]]:

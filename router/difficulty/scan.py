@@ -67,13 +67,10 @@ class Scan:
             found += [t.decode() for t in terms.other_scripts if t[:1] in self.leads and t in self.non_ascii]
         return tuple(found)
 
-    def sentences(self, terms: Iterable[str]) -> list[Scan]:
-        """Return the sentences at the text's beginning and end that have one of these terms."""
+    def sentences(self) -> list[str]:
+        """Return the sentences at the text's beginning and end, folded."""
         parts = folded_sentences(self.text)
-        if len(parts) > 2 * SENTENCES:
-            parts = parts[:SENTENCES] + parts[-SENTENCES:]
-        opening = [term.partition(" ")[0] for term in terms]
-        return [Scan.of(part, self.rules) for part in parts if any(word in part for word in opening)]
+        return parts if len(parts) <= 2 * SENTENCES else parts[:SENTENCES] + parts[-SENTENCES:]
 
     def numbers(self) -> int:
         """Return how many numbers the text has, in digits or in words."""
