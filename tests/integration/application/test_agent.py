@@ -10,7 +10,7 @@ from tests.support.agent_cases import KEY
 from tests.support.api import PATIENCE_S, Answer, Api, events
 from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, submits
 
-EASY = "What is the capital of France?"
+EASY = "What is the weather like today?"
 LONG = f"{EASY} stub:tokens=200"
 
 

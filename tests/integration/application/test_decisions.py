@@ -9,7 +9,7 @@ REQUESTS = 20
 
 
 def test_every_ingress_replica_has_the_record_that_the_trace_ended_with(tight: Api) -> None:
-    answer = tight.infer(prompt="What is the capital of France? stub:tokens=2", max_tokens=5)
+    answer = tight.infer(prompt="What is the weather like today? stub:tokens=2", max_tokens=5)
     decision = answer.all("trace")[-1]
     assert decision["step"] == "decision"
 
@@ -18,7 +18,7 @@ def test_every_ingress_replica_has_the_record_that_the_trace_ended_with(tight: A
     assert {record.status_code for record in records} == {200}
     for record in records:
         assert record.json().items() >= decision["result"].items()
-        assert "France" not in record.text
+        assert "weather" not in record.text
 
 
 def test_an_unknown_decision_is_a_404(tight: Api) -> None:
