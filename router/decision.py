@@ -88,7 +88,6 @@ def decide(
     observation: Observation,
     profile: Profile,
     predict: Predict,
-    co2_g_per_wh: float,
     by: By | None = None,
 ) -> dict[str, Any]:
     """Return the record of a selection: the fields of a `Decision`, which would take ten times as long to make.
@@ -101,7 +100,6 @@ def decide(
         observation: the state of the tiers.
         profile: the tiers.
         predict: returns what the answer will take on a tier.
-        co2_g_per_wh: grams of CO2 per Wh.
         by: who chose; None: the router, or in manual mode the user.
     """
     limits = given_limits(request.constraints)
@@ -134,7 +132,7 @@ def decide(
             "total_ms": _range(prediction.total_ms, 1),
             "cost_usd": _range(prediction.cost_usd, 9),
             "energy_wh": _range(prediction.energy_wh, 7),
-            "co2_g": _range(prediction.energy_wh, 7, co2_g_per_wh),
+            "co2_g": _range(prediction.co2_g, 7),
             "completion_tokens": _range(prediction.completion_tokens, 1),
             "past_runs": round(prediction.runs, 2),
         }
@@ -156,10 +154,10 @@ def decide(
     }
 
 
-def _range(estimate: Estimate, digits: int, factor: float = 1.0) -> dict[str, float | None]:
-    """Return an estimate as an `Expected`, times a factor, with so many digits after the point."""
+def _range(estimate: Estimate, digits: int) -> dict[str, float | None]:
+    """Return an estimate as an `Expected`, with so many digits after the point."""
     expected, deviation = estimate
-    expected, spread = expected * factor, UPPER_Z * deviation * factor
+    spread = UPPER_Z * deviation
     if not isfinite(expected + spread):
         return {"expected": None, "low": None, "high": None}
     low = expected - spread

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from router.decision import decide
@@ -37,7 +36,7 @@ from router.trace_steps import (
     spec_method,
     tier_pool,
 )
-from sustainability.factors import load_factors
+from sustainability.factors import place_of
 
 ESCALATION_DIFFICULTY = 8
 """From this difficulty (1-10) on, a plan says when the prompt gets a lower tier than its difficulty deserves."""
@@ -163,7 +162,7 @@ def plan(
         watch.lap("past_drafts", past_drafts(state.recent_by_category[classification.category]).model_dump())
     config = built_config(selection.power, speed, tier, entry, settings)
     watch.lap("build_config", config.model_dump())
-    decision = decide(request, classification, selection, serving, observation, profile, predicted, co2_g_per_wh())
+    decision = decide(request, classification, selection, serving, observation, profile, predicted)
     watch.lap("decision", decision)
     return Plan(
         mode=request.mode,
@@ -189,12 +188,6 @@ def plan(
     )
 
 
-@cache
-def co2_g_per_wh() -> float:
-    """Return the CO2 factor that ships with the project, g/Wh; it has the value of kg/kWh."""
-    return load_factors().co2.value
-
-
 def forecast(
     request: InferenceRequest, name: TierName, category: Category, observation: Observation, profile: Profile
 ) -> Prediction:
@@ -203,7 +196,8 @@ def forecast(
     state = observation.tiers.get(name) or TierState(cold_start_s=tier.cold_start_s)
     speed = DEFAULT_SPEED if request.speed is None else request.speed
     most = sampling_of(request, category, speed, profile.entry(name, state.active_entry)).max_tokens
-    return predict(tier, state, category, most, profile.baseline)
+    co2_g_per_wh = place_of(profile.energy).server_co2_kg_per_kwh  # the same number in g/Wh
+    return predict(tier, state, category, most, profile.baseline, co2_g_per_wh)
 
 
 def classify_chat(chat: tuple[Message, ...], auto: AutoSettings = DEFAULT_AUTO) -> Classification:

@@ -5,6 +5,7 @@
     total      = TTFT + (completion tokens - 1) * time per token
     time on the engine = total - wait
     energy     = watts charged to an answer * time on the engine
+    CO2        = energy * the place's CO2 per energy
     cost       = USD per hour charged to an answer * time on the engine
 
 The five measured quantities (first token, time per token, completion tokens, watts, USD per hour) come from past runs
@@ -60,6 +61,7 @@ class Prediction(NamedTuple):
     total_ms: Estimate
     cost_usd: Estimate
     energy_wh: Estimate
+    co2_g: Estimate
     completion_tokens: Estimate
     ms_per_token: Estimate
     """Between the first token and the last."""
@@ -67,7 +69,9 @@ class Prediction(NamedTuple):
     """Effective number of past runs of the tier on which it is based."""
 
 
-def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, baseline: Baseline) -> Prediction:
+def predict(
+    tier: Tier, state: TierState, category: Category, max_tokens: int, baseline: Baseline, co2_g_per_wh: float
+) -> Prediction:
     """Predict what an answer of at most `max_tokens` to a prompt of that category will take.
 
     Args:
@@ -76,6 +80,7 @@ def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, b
         category: of the prompt.
         max_tokens: most completion tokens, at least 1.
         baseline: its figures count if the tier has none of its own.
+        co2_g_per_wh: grams of CO2 per Wh of the GPUs.
     """
     of_tier, of_category = state.recent, state.recent_by_category.get(category, NO_RUNS)
     first = _shrunk(
@@ -96,11 +101,13 @@ def predict(tier: Tier, state: TierState, category: Category, max_tokens: int, b
     busy_ms = _plus(first, later)
     busy_h = _scaled(busy_ms, 1 / 3_600_000)
     wait = _wait_ms(state)
+    energy_wh = _times(watts, busy_h)
     return Prediction(
         ttft_ms=_plus(wait, first),
         total_ms=_plus(wait, busy_ms),
         cost_usd=_times(price, busy_h),
-        energy_wh=_times(watts, busy_h),
+        energy_wh=energy_wh,
+        co2_g=_scaled(energy_wh, co2_g_per_wh),
         completion_tokens=tokens,
         ms_per_token=pace,
         runs=of_tier.runs,

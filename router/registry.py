@@ -6,6 +6,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from sustainability.factors import DEFAULT_ENERGY, EnergySettings
+
 TierName = Literal["eco", "balanced", "performance", "ultra"]
 TIER_NAMES: tuple[TierName, ...] = get_args(TierName)
 SpeculationMethod = Literal["draft_model", "eagle3", "p_eagle", "ngram", "ngram_gpu", "suffix"]
@@ -324,6 +326,7 @@ class Profile(Frozen):
     models: dict[str, ModelSource] = Field(description="Every model that an entry names.")
     baseline: Baseline = Field(description="What savings are counted against.")
     auto: AutoSettings = Field(default=DEFAULT_AUTO, description="How auto mode spreads prompts over the tiers.")
+    energy: EnergySettings = Field(default=DEFAULT_ENERGY, description="Where the GPUs are: overhead, water and CO2.")
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:

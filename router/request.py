@@ -13,7 +13,7 @@ Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]
 MAX_STOPS: Final = 4
 """Stop strings of a request: vLLM's own limit (`VLLM_MAX_STOP_STRINGS`), as in OpenAI's API."""
-Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh"]
+Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh", "max_co2_g"]
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 
 
@@ -39,6 +39,7 @@ class Constraints(Frozen):
     max_total_ms: float | None = Field(default=None, gt=0, description="Time to the last token, ms.")
     max_cost_usd: float | None = Field(default=None, gt=0, description="Cost of the answer, USD.")
     max_energy_wh: float | None = Field(default=None, gt=0, description="Energy of the answer, Wh.")
+    max_co2_g: float | None = Field(default=None, gt=0, description="CO2 of the answer, g.")
 
 
 class InferenceRequest(Frozen):

@@ -1,16 +1,29 @@
 """Energy, water, CO2 and cost of one answer.
 
-`seconds` is the answer's share of the engine's busy time (`shares.py`), so the answers of a batch together are charged
-for the hardware once. Power is the tier's figure, not a measurement. PUE, host and idle power are left out.
+`busy_s` is the answer's share of the engine's busy time (`shares.py`), so the answers of a batch together are charged
+for the hardware once. Two figures: the marginal one is of the GPUs in that time alone. The full one adds the idle time
+of the warm replica that falls to the answer, the server around the GPUs, and the site's overhead (PUE).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sustainability.factors import Factors
+from sustainability.factors import Place
 from sustainability.number_checks import require_non_negative, require_positive
 from sustainability.units import G_PER_KG, SECONDS_PER_HOUR, WH_PER_KWH
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a replica runs on."""
+
+    gpus: float
+    """0: a CPU, whose watts are those of its whole server."""
+    active_watts: float
+    """Of all its GPUs while it computes, W."""
+    idle_watts: float
+    price_usd_per_hour: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +36,72 @@ class Footprint:
     cost_usd: float
 
 
-def footprint(active_watts: float, price_usd_per_hour: float, seconds: float, factors: Factors) -> Footprint:
-    """Return the footprint of hardware that draws `active_watts` and is busy for `seconds`.
+def footprint(hardware: Hardware, busy_s: float, place: Place) -> Footprint:
+    """Return the marginal footprint of hardware that is busy for `busy_s`.
 
-    energy_wh = active_watts * seconds / 3600
-           Wh =            W *       s / (s/h)
-    water_l   = energy_wh / 1000    * factors.water
-            L =        Wh / (Wh/kWh) *        L/kWh
-    co2_g     = energy_wh / 1000    * factors.co2 * 1000
-            g =        Wh / (Wh/kWh) *     kg/kWh * (g/kg)
-    cost_usd  = price_usd_per_hour * seconds / 3600
-          USD =              USD/h *       s / (s/h)
+    energy_wh = active_watts * busy_s / 3600
+           Wh =            W *      s / (s/h)
+    water_l   = energy_wh / 1000     * water_l_per_kwh
+            L =        Wh / (Wh/kWh) *           L/kWh
+    co2_g     = energy_wh / 1000     * server_co2_kg_per_kwh * 1000
+            g =        Wh / (Wh/kWh) *                kg/kWh * (g/kg)
+    cost_usd  = price_usd_per_hour * busy_s / 3600
+          USD =              USD/h *      s / (s/h)
 
-    Sources: `factors` names those of the water and CO2 factors; watts and price are from the tier registry.
+    Water and CO2 have the site's overhead in them, energy has not: it is what a meter at the GPUs would show.
     Raises `ValueError` naming the argument that is negative, NaN or infinite.
     """
-    require_non_negative(active_watts=active_watts, price_usd_per_hour=price_usd_per_hour, seconds=seconds)
-    hours = seconds / SECONDS_PER_HOUR
-    energy_wh = active_watts * hours
-    energy_kwh = energy_wh / WH_PER_KWH
-    return Footprint(
-        energy_wh=energy_wh,
-        water_l=energy_kwh * factors.water.value,
-        co2_g=energy_kwh * factors.co2.value * G_PER_KG,
-        cost_usd=price_usd_per_hour * hours,
+    require_non_negative(
+        active_watts=hardware.active_watts, price_usd_per_hour=hardware.price_usd_per_hour, busy_s=busy_s
     )
+    hours = busy_s / SECONDS_PER_HOUR
+    return _of(hardware.active_watts * hours, hardware.price_usd_per_hour * hours, place)
+
+
+def full_footprint(hardware: Hardware, busy_s: float, idle_s: float, place: Place) -> Footprint:
+    """Return the full footprint of an answer.
+
+    energy_wh = (active_watts * busy_s + idle_watts * idle_s + gpus * host_watts * (busy_s + idle_s)) / 3600 * pue
+    cost_usd  = price_usd_per_hour * (busy_s + idle_s) / 3600
+
+    Args:
+        hardware: of the replica.
+        busy_s: the answer's share of its busy time, s.
+        idle_s: the replica's idle time that falls to the answer, s.
+        place: where it is.
+
+    Raises `ValueError` naming the argument that is negative, NaN or infinite.
+    """
+    require_non_negative(idle_watts=hardware.idle_watts, idle_s=idle_s, gpus=hardware.gpus)
+    busy = footprint(hardware, busy_s, place)
+    idle_h = idle_s / SECONDS_PER_HOUR
+    host_wh = hardware.gpus * place.host_watts * (busy_s / SECONDS_PER_HOUR + idle_h)
+    server_wh = busy.energy_wh + hardware.idle_watts * idle_h + host_wh
+    whole = _of(server_wh, busy.cost_usd + hardware.price_usd_per_hour * idle_h, place)
+    return Footprint(server_wh * place.pue, whole.water_l, whole.co2_g, whole.cost_usd)
+
+
+def _of(server_wh: float, cost_usd: float, place: Place) -> Footprint:
+    kwh = server_wh / WH_PER_KWH
+    return Footprint(
+        energy_wh=server_wh,
+        water_l=kwh * place.water_l_per_kwh,
+        co2_g=kwh * place.server_co2_kg_per_kwh * G_PER_KG,
+        cost_usd=cost_usd,
+    )
+
+
+def idle_of(busy_s: float, replica_busy_s: float, replica_up_s: float) -> float:
+    """Return the part of a replica's idle time that falls to an answer, s: in proportion to its busy time.
+
+    Args:
+        busy_s: the answer's share of the busy time, s.
+        replica_busy_s: busy time of the replica so far, s; at least that of the answer.
+        replica_up_s: since the replica was ready, s.
+    """
+    if replica_busy_s <= 0:
+        return 0.0
+    return busy_s * max(0.0, replica_up_s - replica_busy_s) / replica_busy_s
 
 
 def baseline_seconds(ttft_s: float, tokens_per_s: float, completion_tokens: int) -> float:

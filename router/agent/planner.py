@@ -13,7 +13,7 @@ from router.agent.result import AgentChoice, AgentFallback, AgentResult, time_li
 from router.agent.settings import ActiveMode, AgentSettings
 from router.decision import decide
 from router.dials import power_for_difficulty, tier_for_power
-from router.plan import Plan, co2_g_per_wh, engine_settings, escalation_for
+from router.plan import Plan, engine_settings, escalation_for
 from router.registry import TierName
 from router.request import InferenceRequest
 from router.selection import Candidate, Selection
@@ -111,7 +111,6 @@ def replanned(
         case.observation,
         case.profile,
         lambda name: predicted(case, name, speed),
-        co2_g_per_wh(),
         by="agent",
     )
     watch.lap("decision", decision)

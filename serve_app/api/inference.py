@@ -34,7 +34,6 @@ from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
 from serve_app.transport.client import GenerationStream
 from serve_app.transport.stream import Tick
-from sustainability.factors import Factors
 
 logger = logging.getLogger("ray.serve")
 
@@ -71,7 +70,6 @@ class InferenceStream:
         items: from the engine; closed with `events`.
         config: limits, and the profile.
         pool: knows why a cold tier is not ready yet.
-        factors: for the `metrics` event.
         arrived_s: monotonic clock at arrival, s.
         report: takes the report of a finished run. Requests with `mock` say nothing about a tier and are not reported.
         agent: its result, or its explanation that is still to come, which is closed with `events`; None: no agent.
@@ -84,7 +82,6 @@ class InferenceStream:
     items: GenerationStream
     config: AppConfig
     pool: PoolView
-    factors: Factors
     arrived_s: float
     report: Callable[[RunReport], None] | None = None
     agent: AgentResult | Explanation | None = None
@@ -246,7 +243,6 @@ class InferenceStream:
         metrics = metrics_data(
             self.plan,
             self.config,
-            self.factors,
             finished,
             arrived_s=self.arrived_s,
             admitted_s=self.arrived_s if self._admitted_s is None else self._admitted_s,

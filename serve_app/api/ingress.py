@@ -59,7 +59,6 @@ from serve_app.transport.channel import TokenChannel
 from serve_app.transport.client import GenerationStream, TierClient
 from serve_app.transport.ray_errors import RAY_ERRORS
 from serve_app.transport.stream import LocalStream
-from sustainability.factors import load_factors
 
 _V1: Final = {
     "/v1/chat/completions": CHAT,
@@ -87,7 +86,6 @@ class Ingress:
         self._decisions = DecisionLog(pool)
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
-        self._factors = load_factors()
         self._vllm = installed_version()
         self._advisor = make_advisor(config, os.environ)
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
@@ -170,7 +168,6 @@ class Ingress:
             self._stub(tier, call) if body.mock else self._tiers.generate(tier, call),
             self._config,
             self._pool,
-            self._factors,
             arrived_s,
             self._runs.add,
             agent,
@@ -212,7 +209,6 @@ class Ingress:
                 self._tiers.http(made.tier, engine_call(request, body, made, request_id)),
                 self._config,
                 self._pool,
-                self._factors,
                 arrived_s,
                 self._runs.add,
                 self._decisions.add(made.decision) if api.max_tokens else None,

@@ -13,8 +13,8 @@ from router.registry import Profile
 from router.trace_steps import TraceStep
 from serve_app.api.spec_view import planned_spec, used_spec
 from serve_app.engine.interface import Finished, Token
-from sustainability.factors import Factors
-from sustainability.footprint import baseline_seconds, footprint
+from sustainability.factors import place_of
+from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
 from sustainability.savings import savings
 
 PING: Final = b": ping\n\n"
@@ -100,7 +100,6 @@ def status_data(state: TierState, waited_s: float, queued: bool) -> dict[str, An
 def metrics_data(
     plan: Plan,
     profile: Profile,
-    factors: Factors,
     finished: Finished,
     *,
     arrived_s: float,
@@ -116,8 +115,7 @@ def metrics_data(
 
     Args:
         plan: what was decided.
-        profile: price and watts of the tier, and the savings baseline.
-        factors: water and CO2 per energy.
+        profile: price and watts of the tier, the savings baseline, and the place.
         finished: the engine's own counts.
         arrived_s: clock when the request arrived, s.
         admitted_s: clock when the engine admitted it, s.
@@ -127,9 +125,13 @@ def metrics_data(
     tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
     engine_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
     batch = max(1.0, engine_s / finished.busy_s) if finished.busy_s > 0 else 1.0
-    used = footprint(tier.active_watts, tier.price_usd_per_hour, finished.busy_s, factors)
+    hardware = Hardware(tier.gpus, tier.active_watts, tier.idle_watts, tier.price_usd_per_hour)
+    place = place_of(profile.energy)
+    used = footprint(hardware, finished.busy_s, place)
+    full = full_footprint(hardware, finished.busy_s, finished.idle_s, place)
     baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens) / batch
-    saved = savings(used, footprint(baseline.active_watts, baseline.price_usd_per_hour, baseline_s, factors))
+    instead = footprint(Hardware(1, baseline.active_watts, 0.0, baseline.price_usd_per_hour), baseline_s, place)
+    saved = savings(used, instead)
     ttft_s = (ended_s if first_token_s is None else first_token_s) - arrived_s
     return {
         "ttft_ms": round(ttft_s * 1000, 3),
@@ -150,15 +152,30 @@ def metrics_data(
         },
         "busy_s": round(finished.busy_s, 6),
         "mean_batch": round(batch, 3),
-        "energy": {"wh": used.energy_wh, "source": "modelled"},
+        "energy": {
+            "wh": used.energy_wh,
+            "full_wh": full.energy_wh,
+            "range": {"low": used.energy_wh * place.watts_low, "high": used.energy_wh * place.watts_high},
+            "source": "modelled",
+        },
         "water_l": used.water_l,
         "co2_g": used.co2_g,
         "cost_usd": used.cost_usd,
+        "full": {"water_l": full.water_l, "co2_g": full.co2_g, "cost_usd": full.cost_usd},
+        "carbon": place.carbon,
         "savings": {
             "wh": saved.wh,
             "water_l": saved.water_l,
             "co2_g": saved.co2_g,
             "cost_usd": saved.cost_usd,
             "percent": saved.percent,
+            "counterfactual": {
+                "gpu": baseline.gpu,
+                "mean_batch": round(batch, 3),
+                "busy_s": round(baseline_s, 6),
+                "completion_tokens": finished.completion_tokens,
+                "wh": instead.energy_wh,
+                "cost_usd": instead.cost_usd,
+            },
         },
     }

@@ -30,7 +30,7 @@ from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
 from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
-from serve_app.engine.metrics import AcceptanceMetrics, LoadSignals, RaySink
+from serve_app.engine.metrics import AcceptanceMetrics, BusyMetrics, LoadSignals, RaySink
 from serve_app.engine.stream_items import http_items, stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import VLLM_VERSION
@@ -83,7 +83,9 @@ class EngineDeployment:
             min_tokens, choice = config.speculation.fallback_min_tokens, DraftChoice(speculation.default_drafts)
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens, choice)
         self._signals = LoadSignals(time.time(), time.time)
-        self._acceptance = AcceptanceMetrics(tier, config.speculation, RaySink())
+        sink = RaySink()
+        self._acceptance = AcceptanceMetrics(tier, config.speculation, sink)
+        self._busy = BusyMetrics(tier, sink)
         self._background = (
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
@@ -169,6 +171,7 @@ class EngineDeployment:
     async def _judge_drafts(self) -> None:
         await asyncio.sleep(REPORT_EVERY_S)
         self._acceptance.publish(self._engine.categories())
+        self._busy.publish(self._engine.totals().busy_s, self._engine.up_s())
         if self._drafts is not None:
             await self._drafts.judge()
             self._acceptance.publish_drafts(self._drafts.choice.drafts)

@@ -89,4 +89,4 @@ def _together(ends: list[Finished]) -> Finished:
         draft_tokens=sum(end.spec.draft_tokens for end in ends),
         accepted_tokens=sum(end.spec.accepted_tokens for end in ends),
     )
-    return replace(longest, spec=spec, busy_s=sum(end.busy_s for end in ends))
+    return replace(longest, spec=spec, busy_s=sum(end.busy_s for end in ends), idle_s=sum(end.idle_s for end in ends))

@@ -118,6 +118,8 @@ class Finished:
     spec: SpecStats
     busy_s: float
     """Its share of the engine's busy time (`sustainability/shares.py`), s."""
+    idle_s: float = 0.0
+    """The part of the replica's idle time that falls to it, s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,11 @@ class Engine(Protocol):
         ...
 
     def totals(self) -> Totals:
-        """Return where the engine's busy time since its start went, as of its last report."""
+        """Return where the engine's busy time since it was ready went, as of its last report."""
+        ...
+
+    def up_s(self) -> float:
+        """Return the time since it was ready, s."""
         ...
 
     def learned(self) -> Learned:

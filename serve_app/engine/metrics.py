@@ -10,6 +10,8 @@ power_lever_accepted_draft_tokens_total{tier, category}   those that were accept
 power_lever_acceptance_rate{tier, category}               of the recent window (0-1)
 power_lever_acceptance_drift{tier, category}              1: it has clearly fallen against the reference, else 0
 power_lever_ngram_fallback{tier}                          1: n-gram drafts have replaced the tier's own, else 0
+power_lever_engine_seconds_total{tier, state}             time of warm engines: `busy`, of which each answer has its
+                                                          share, and `idle`
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger("ray.serve")
 _TAGS = ("tier", "category")
+_SECONDS: Final = "power_lever_engine_seconds_total"
 
 TAKEN_S: Final = 1.0
 """Requests of the last second show how many come: the policy decides once a second, and counts each of them once."""
@@ -98,7 +101,7 @@ class LoadSignals:
 class Sink(Protocol):
     """Where metrics go."""
 
-    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+    def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
         """Add to a counter."""
         ...
 
@@ -112,10 +115,11 @@ class RaySink:
 
     def __init__(self) -> None:
         self._counters = {
-            name: metrics.Counter(name, description=description, tag_keys=_TAGS)
-            for name, description in (
-                ("power_lever_draft_tokens_total", "Draft tokens that the target model verified."),
-                ("power_lever_accepted_draft_tokens_total", "Draft tokens that the target model accepted."),
+            name: metrics.Counter(name, description=description, tag_keys=tags)
+            for name, tags, description in (
+                ("power_lever_draft_tokens_total", _TAGS, "Draft tokens that the target model verified."),
+                ("power_lever_accepted_draft_tokens_total", _TAGS, "Draft tokens that the target model accepted."),
+                (_SECONDS, ("tier", "state"), "Time of warm engines, busy or idle, s."),
             )
         }
         self._gauges = {
@@ -131,13 +135,36 @@ class RaySink:
             )
         }
 
-    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+    def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
         """See `Sink`."""
         self._counters[name].inc(amount, tags=dict(tags))
 
     def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
         """See `Sink`."""
         self._gauges[name].set(value, tags=dict(tags))
+
+
+@dataclass(slots=True)
+class BusyMetrics:
+    """Publishes one replica's busy and idle time.
+
+    Args:
+        tier: its tier.
+        sink: where the metrics go.
+    """
+
+    tier: str
+    sink: Sink
+    _published: dict[str, float] = field(default_factory=dict)
+
+    def publish(self, busy_s: float, up_s: float) -> None:
+        """Publish the busy time since the engine was ready, and the time since then, s."""
+        for state, seconds in (("busy", busy_s), ("idle", up_s - busy_s)):
+            # A step that is long under way counts as idle until it ends.
+            more_s = seconds - self._published.get(state, 0.0)
+            if more_s > 0:
+                self._published[state] = seconds
+                self.sink.count(_SECONDS, more_s, {"tier": self.tier, "state": state})
 
 
 @dataclass(slots=True)

@@ -23,8 +23,9 @@ import asyncio
 import os
 import re
 import tempfile
+import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -47,6 +48,7 @@ from serve_app.engine.interface import (
 from serve_app.engine.stub_http import stub_app
 from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
 from serve_app.speculation.batch import Reason
+from sustainability.footprint import idle_of
 from sustainability.shares import Totals
 
 # Whole words, a word in two tokens, an emoji, characters of two and three bytes: a front end must get them right.
@@ -145,17 +147,23 @@ class StubEngine:
         entry: the chain entry that it pretends to run.
         tokens_per_s: output speed of one stream, tokens/s; 0: as fast as the consumer takes them.
         obeys_directives: whether `stub:` words steer it; only in an engine replica of its own.
+        clock: monotonic, s.
     """
 
     entry: ChainEntry
     tokens_per_s: float
     obeys_directives: bool = False
+    clock: Callable[[], float] = time.monotonic
     _running: set[str] = field(default_factory=set)
     _categories: dict[str, DraftCount] = field(default_factory=dict)
     _drafts: DraftsChoice | None = None
     """As ordered last; None: as the entry says."""
     _own: DraftCount = field(default_factory=DraftCount)
     _shares: _EqualShares = field(default_factory=_EqualShares)
+    _ready_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ready_s = self.clock()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineItem, None]:
         """See `Engine.generate`."""
@@ -175,9 +183,8 @@ class StubEngine:
         total = limit if todo.tokens is None else min(limit, todo.tokens)
         yield Admitted()
 
-        clock = asyncio.get_running_loop().time
         self._running.add(request.request_id)
-        before_s = self._shares.change(1, clock())
+        before_s = self._shares.change(1, self.clock())
         try:
             await asyncio.sleep(todo.first)
             record = RequestRecord()
@@ -197,10 +204,11 @@ class StubEngine:
                 if until == todo.die:
                     os._exit(17)
             ended = ended or (todo.tokens is not None and total == todo.tokens)
-            busy_s = self._shares.change(0, clock()) - before_s
-            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats(), busy_s)
+            busy_s = self._shares.change(0, self.clock()) - before_s
+            idle_s = idle_of(busy_s, self._shares.busy_s, self.up_s())
+            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats(), busy_s, idle_s)
         finally:
-            self._shares.change(-1, clock())
+            self._shares.change(-1, self.clock())
             self._running.discard(request.request_id)
 
     def _count(self, category: str, step: StepRecord) -> None:
@@ -271,6 +279,10 @@ class StubEngine:
     def totals(self) -> Totals:
         """See `Engine.totals`."""
         return Totals(self._shares.busy_s)
+
+    def up_s(self) -> float:
+        """See `Engine.up_s`."""
+        return self.clock() - self._ready_s
 
     def learned(self) -> Learned:
         """See `Engine.learned`: the same tau for every category with drafts, and no advice."""

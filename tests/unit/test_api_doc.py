@@ -21,7 +21,6 @@ from router.runs.summary import Recent, RunSummary
 from serve_app.api.sse import config_data, metrics_data
 from serve_app.api.views import tiers_view
 from serve_app.engine.interface import DraftCount, Finished, SpecStats
-from sustainability.factors import load_factors
 from tests.support.app_config import app_config
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +63,6 @@ def metrics() -> dict[str, Any]:
     data = metrics_data(
         PLAN,
         CONFIG,
-        load_factors(),
         Finished("stop", 1, 1, 0.0, spec, 0.5),
         arrived_s=0.0,
         admitted_s=0.0,

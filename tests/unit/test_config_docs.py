@@ -14,7 +14,17 @@ from router.registry import AutoSettings, Baseline, ChainEntry, ModelSource, Pro
 from router.request import Constraints, InferenceRequest, Message
 from router.spec_params import SpecParams
 from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
-from sustainability.factors import Co2Factor, Factor, Factors, WaterFactor
+from sustainability.factors import (
+    Co2,
+    EnergySettings,
+    Factor,
+    Factors,
+    GridFactors,
+    Ratio,
+    SiteFactors,
+    Water,
+    Watts,
+)
 
 SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
 CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
@@ -38,9 +48,14 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     Constraints,
     Message,
     Factor,
-    WaterFactor,
-    Co2Factor,
+    Water,
+    Co2,
+    Ratio,
+    Watts,
+    SiteFactors,
+    GridFactors,
     Factors,
+    EnergySettings,
 )
 
 

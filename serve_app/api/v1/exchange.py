@@ -34,7 +34,6 @@ from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import ResponseStream
 from serve_app.transport.stream import TICK
-from sustainability.factors import Factors
 
 _HOP_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 """Headers that every hop sets for itself. The engine's other response headers go to the client."""
@@ -54,7 +53,6 @@ class V1Exchange:
         items: the replica's response.
         config: limits, and the profile.
         pool: knows when waiting for a cold tier is useless.
-        factors: for the report.
         arrived_s: monotonic clock at arrival, s.
         report: takes the report of a finished run; a count of tokens is none.
         decision_id: under which the decision record can be read; None: it has none.
@@ -67,7 +65,6 @@ class V1Exchange:
     items: ResponseStream
     config: AppConfig
     pool: PoolView
-    factors: Factors
     arrived_s: float
     report: Callable[[RunReport], None]
     decision_id: str | None
@@ -180,7 +177,6 @@ class V1Exchange:
         metrics = metrics_data(
             self.plan,
             self.config,
-            self.factors,
             run.finished,
             arrived_s=self.arrived_s,
             admitted_s=max(self.arrived_s, now_s - run.since_admitted_s),

@@ -160,7 +160,7 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
             # vLLM forgets a request that has ended, by the engine or by a stop string.
             reason = FinishReason.STOP if output.finish_reason is None else output.finish_reason
             if state.request_id not in processor.request_states and reason in _WHOLE:
-                run.finished(_ended(state, str(reason), records.of(state.queue)), state.queue)
+                run.finished(_ended(state, str(reason), records), state.queue)
         return processed
 
     processor.add_request, processor.process_outputs = adding, watched
@@ -181,10 +181,12 @@ def watch_refusals(engine: AsyncLLM) -> None:
     engine.add_request = adding
 
 
-def _ended(state: RequestState, reason: str, record: RequestRecord) -> Finished:
+def _ended(state: RequestState, reason: str, records: SpecRecords) -> Finished:
+    record = records.of(state.queue)
     waited_s = state.stats.scheduled_ts - state.stats.queued_ts if state.stats is not None else 0.0
     tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
-    return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats(), record.busy_s)
+    idle_s = records.idle_s(record.busy_s)
+    return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats(), record.busy_s, idle_s)
 
 
 class ShownMetrics(RequestSpecDecodeMetrics):
@@ -248,7 +250,8 @@ class VllmEngine:
                 tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
-            yield _finished(output, completion, len(prompt_ids), completion_tokens, record)
+            idle_s = self._records.idle_s(record.busy_s)
+            yield _finished(output, completion, len(prompt_ids), completion_tokens, record, idle_s)
         finally:
             # A request whose adding was interrupted is in the engine nevertheless: wait for its handle, then abort.
             if not finished and not self._engine.errored:
@@ -366,6 +369,10 @@ class VllmEngine:
         """See `Engine.totals`."""
         return self._records.totals
 
+    def up_s(self) -> float:
+        """See `Engine.up_s`."""
+        return self._records.up_s
+
     def learned(self) -> Learned:
         """See `Engine.learned`."""
         return self._records.learned
@@ -394,7 +401,12 @@ def _push(texts: TokenTexts, completion: CompletionOutput, accepted: list[bool])
 
 
 def _finished(
-    output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int, record: RequestRecord
+    output: RequestOutput,
+    completion: CompletionOutput,
+    prompt_tokens: int,
+    count: int,
+    record: RequestRecord,
+    idle_s: float,
 ) -> Finished:
     times = output.metrics
     waited = times.scheduled_ts - times.queued_ts if times is not None and times.scheduled_ts else 0.0
@@ -405,4 +417,5 @@ def _finished(
         max(0.0, waited * 1000),
         record.stats(),
         record.busy_s,
+        idle_s,
     )

@@ -7,8 +7,9 @@ scheduler's own memory of the steps that it has scheduled.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -17,7 +18,8 @@ from router.observation import NOTHING_LEARNED, Learned
 from router.registry import Drafts
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.batch import Reason
-from sustainability.shares import Totals
+from sustainability.footprint import idle_of
+from sustainability.shares import NOTHING, Totals
 
 RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
@@ -111,14 +113,20 @@ class EngineOutput(Protocol):
 
 
 class SpecRecords:
-    """Records of the requests under way, by the collector that vLLM fills for each; totals by category."""
+    """Records of the requests under way, by the collector that vLLM fills for each; totals by category.
 
-    def __init__(self) -> None:
+    Args:
+        clock: monotonic, s. The engine is ready when this is made.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ready_s = clock()
         self._records: WeakKeyDictionary[Hashable, RequestRecord] = WeakKeyDictionary()
         self._categories: dict[str, DraftCount] = {}
         self._own = DraftCount()
         self._learned = NOTHING_LEARNED
-        self._totals = Totals()
+        self._totals = NOTHING
 
     @property
     def totals(self) -> Totals:
@@ -129,6 +137,15 @@ class SpecRecords:
     def learned(self) -> Learned:
         """What the engine's controller has learned, lately."""
         return self._learned
+
+    @property
+    def up_s(self) -> float:
+        """Time since the engine was ready, s."""
+        return self._clock() - self._ready_s
+
+    def idle_s(self, busy_s: float) -> float:
+        """Return the part of the engine's idle time so far that falls to a request with that share of its busy time."""
+        return idle_of(busy_s, self._totals.busy_s, self.up_s)
 
     @property
     def own_drafts(self) -> DraftCount:

@@ -9,7 +9,7 @@ from router.observation import Observation, TierState
 from router.registry import TIER_NAMES
 from router.runs.summary import Recent, RunSummary
 
-LIMIT_NAMES = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh")
+LIMIT_NAMES = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh", "max_co2_g")
 
 
 def recents(most: float) -> st.SearchStrategy[Recent | None]:

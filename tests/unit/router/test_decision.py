@@ -11,7 +11,7 @@ from hypothesis import given
 from router.decision import Decision
 from router.dials import power_for_difficulty, tier_for_power
 from router.observation import Observation, TierState
-from router.plan import co2_g_per_wh, forecast, plan
+from router.plan import forecast, plan
 from router.registry import TIER_NAMES, Profile
 from router.request import InferenceRequest
 from tests.support.agent_cases import PROMPTS, SAFETY_CRITICAL
@@ -41,11 +41,7 @@ def test_every_tier_has_the_prediction_that_the_limits_are_checked_with() -> Non
         assert verdict.total_ms.expected == pytest.approx(expected.total_ms.expected, abs=0.1)
         assert verdict.total_ms.high == pytest.approx(expected.total_ms.upper, abs=0.1)
         assert verdict.energy_wh.expected is not None
-        assert verdict.co2_g.expected == pytest.approx(verdict.energy_wh.expected * co2_g_per_wh(), rel=1e-3)
-
-
-def test_co2_is_the_documented_default_of_390_g_a_kwh() -> None:
-    assert co2_g_per_wh() == 0.39
+        assert verdict.co2_g.expected == pytest.approx(verdict.energy_wh.expected * 0.39, rel=1e-3)
 
 
 def test_exactly_one_tier_is_taken_and_every_other_says_why_not() -> None:

@@ -26,7 +26,7 @@ SURE = 1e9
 
 
 def predicted(state: TierState = WARM, max_tokens: int = 101, **figures: float) -> Prediction:
-    return predict(ECO.model_copy(update=figures), state, "math", max_tokens, BASELINE)
+    return predict(ECO.model_copy(update=figures), state, "math", max_tokens, BASELINE, 0.5)
 
 
 def sure(**means: float) -> RunSummary:
@@ -54,6 +54,7 @@ def test_many_runs_replace_the_profiles_figures_and_cost_and_energy_follow_the_t
     assert made.ttft_ms.expected == pytest.approx(1500)
     assert made.total_ms.expected == pytest.approx(2500, rel=1e-6)
     assert made.energy_wh.expected == pytest.approx(0.02, rel=1e-6)  # 36 W for 2 s
+    assert made.co2_g.expected == pytest.approx(0.01, rel=1e-6)  # at 500 g/kWh
     assert made.cost_usd.expected == pytest.approx(0.002, rel=1e-6)
     assert made.total_ms.deviation == pytest.approx(500, rel=1e-3)  # that of the queue alone
 
@@ -124,7 +125,7 @@ def test_the_expected_length_is_at_most_max_tokens() -> None:
 def test_any_state_gives_figures_that_are_neither_negative_nor_undefined(
     state: TierState, category: str, max_tokens: int
 ) -> None:
-    made = predict(ECO, state, category, max_tokens, BASELINE)  # type: ignore[arg-type]
+    made = predict(ECO, state, category, max_tokens, BASELINE, 0.5)  # type: ignore[arg-type]
     for estimate in made[:6]:
         assert not isnan(estimate.expected)
         assert 0 <= estimate.expected <= estimate.upper
@@ -137,7 +138,7 @@ def test_any_state_gives_figures_that_are_neither_negative_nor_undefined(
 
 @given(states, st.integers(1, 5000), st.integers(1, 5000))
 def test_a_higher_max_tokens_never_shortens_the_expected_answer(state: TierState, one: int, other: int) -> None:
-    short, long = (predict(ECO, state, "math", most, BASELINE) for most in sorted((one, other)))
+    short, long = (predict(ECO, state, "math", most, BASELINE, 0.5) for most in sorted((one, other)))
     assert short.completion_tokens.expected <= long.completion_tokens.expected
     assert short.total_ms.expected <= long.total_ms.expected
     assert short.energy_wh.expected <= long.energy_wh.expected

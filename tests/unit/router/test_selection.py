@@ -27,6 +27,7 @@ def takes(ttft_ms: float = 100, total_ms: float = 1000, cost_usd: float = 0.01, 
         total_ms=Estimate(total_ms, 0),
         cost_usd=Estimate(cost_usd, 0),
         energy_wh=Estimate(energy_wh, 0),
+        co2_g=Estimate(energy_wh / 2, 0),
         completion_tokens=Estimate(50, 0),
         ms_per_token=Estimate(18, 0),
         runs=3,
@@ -176,7 +177,7 @@ predictions = st.fixed_dictionaries(
     }
 )
 goals = st.none() | st.sampled_from(["faster", "cheaper", "greener", "better"])
-limit_names = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh")
+limit_names = ("max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh", "max_co2_g")
 limits = st.dictionaries(st.sampled_from(limit_names), st.floats(1e-3, 1e6), min_size=1)
 difficulties = st.integers(1, 10)
 looser = st.floats(1, 1e3)

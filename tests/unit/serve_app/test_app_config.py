@@ -90,7 +90,7 @@ def test_an_unknown_inference_mode_names_the_allowed_ones() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ({"limit": {}}, "limit: unknown key, allowed are description, tiers, models, baseline, auto, profile"),
+        ({"limit": {}}, "limit: unknown key, allowed are description, tiers, models, baseline, auto, energy, profile"),
         ({"limits": {"max_body": 1}}, "limits.max_body: unknown key, allowed are max_body_bytes, max_prompt_chars"),
         ({"tiers": {"eco": {"watts": 1}}}, "tiers.eco.watts: unknown key, allowed are power, gpu, gpus"),
         ({"tiers": {"huge": {}}}, "tiers.huge"),

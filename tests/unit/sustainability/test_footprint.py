@@ -1,20 +1,27 @@
+"""Footprints equal values computed by hand, add up, and are never negative."""
+
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sustainability import Footprint, baseline_seconds, footprint, load_factors
+from sustainability.factors import DEFAULT_ENERGY, EnergySettings, place_of
+from sustainability.footprint import Footprint, Hardware, baseline_seconds, footprint, full_footprint, idle_of
 
-FACTORS = load_factors()
+SIMPLE = place_of(DEFAULT_ENERGY)
+US = place_of(EnergySettings(site="us", grid="us"))
+L4 = Hardware(gpus=1, active_watts=72, idle_watts=11, price_usd_per_hour=0.805)
+H100 = Hardware(gpus=1, active_watts=700, idle_watts=105, price_usd_per_hour=6.88)
 watts = st.floats(0, 10_000)
 prices = st.floats(0, 1_000)
 times = st.floats(0, 1e6)
+hardware = st.builds(Hardware, st.floats(0, 8), watts, watts, prices)
 
 
 def test_an_hour_of_a_700_watt_gpu_has_the_footprint_worked_out_by_hand() -> None:
-    result = footprint(active_watts=700, price_usd_per_hour=6.88, seconds=3600, factors=FACTORS)
+    result = footprint(H100, 3600, SIMPLE)
     assert result.energy_wh == pytest.approx(700)  # 700 W * 1 h
     assert result.water_l == pytest.approx(1.26)  # 0.7 kWh * 1.8 L/kWh
     assert result.co2_g == pytest.approx(273)  # 0.7 kWh * 0.39 kg/kWh * 1000 g/kg
@@ -22,43 +29,63 @@ def test_an_hour_of_a_700_watt_gpu_has_the_footprint_worked_out_by_hand() -> Non
 
 
 def test_five_seconds_of_an_l4_have_the_footprint_worked_out_by_hand() -> None:
-    result = footprint(active_watts=72, price_usd_per_hour=0.805, seconds=5, factors=FACTORS)
+    result = footprint(L4, 5, SIMPLE)
     assert result.energy_wh == pytest.approx(0.1)  # 72 W * 5 s / 3600 s/h
     assert result.water_l == pytest.approx(0.00018)  # 0.0001 kWh * 1.8 L/kWh
     assert result.co2_g == pytest.approx(0.039)  # 0.0001 kWh * 390 g/kWh
     assert result.cost_usd == pytest.approx(0.00111805, rel=1e-5)  # 0.805 USD/h * 5/3600 h
 
 
+def test_the_full_footprint_in_the_us_is_the_one_worked_out_by_hand() -> None:
+    # 10 s busy, 20 s idle: 720 J + 220 J + 150 W * 30 s = 5440 J = 1.51111 Wh at the server.
+    result = full_footprint(L4, 10, 20, US)
+    assert result.energy_wh == pytest.approx(1.51111 * 1.4, rel=1e-5)
+    assert result.water_l == pytest.approx(1.51111 / 1000 * (0.36 + 1.4 * 4.52), rel=1e-5)
+    assert result.co2_g == pytest.approx(1.51111 * 1.4 * 0.367, rel=1e-5)
+    assert result.cost_usd == pytest.approx(0.805 * 30 / 3600)
+
+
+def test_a_cpu_has_no_host_beside_it() -> None:
+    cpu = replace(L4, gpus=0)
+    assert full_footprint(cpu, 10, 0, SIMPLE) == footprint(cpu, 10, SIMPLE)
+
+
 def test_no_time_costs_nothing() -> None:
-    assert footprint(700, 6.88, 0, FACTORS) == Footprint(energy_wh=0, water_l=0, co2_g=0, cost_usd=0)
+    assert footprint(H100, 0, SIMPLE) == full_footprint(H100, 0, 0, US) == Footprint(0, 0, 0, 0)
 
 
-@given(watts, prices, times, times)
-def test_footprints_of_two_times_add_up(power: float, price: float, first: float, then: float) -> None:
-    parts = zip(
-        astuple(footprint(power, price, first, FACTORS)), astuple(footprint(power, price, then, FACTORS)), strict=True
-    )
-    assert astuple(footprint(power, price, first + then, FACTORS)) == pytest.approx([sum(part) for part in parts])
+def test_idle_time_falls_to_answers_by_their_busy_time() -> None:
+    # Of 100 s the replica was busy for 20: an answer that had 5 of these has 20 of the 80 idle ones.
+    assert idle_of(5, replica_busy_s=20, replica_up_s=100) == 20
+    assert idle_of(5, replica_busy_s=20, replica_up_s=15) == 0
+    assert idle_of(0, replica_busy_s=0, replica_up_s=100) == 0
 
 
-@given(watts, prices, times, st.floats(0, 100))
-def test_footprint_is_linear_in_watts_and_price(power: float, price: float, seconds: float, factor: float) -> None:
-    scaled = footprint(power * factor, price * factor, seconds, FACTORS)
-    expected = [value * factor for value in astuple(footprint(power, price, seconds, FACTORS))]
-    assert astuple(scaled) == pytest.approx(expected)
+@given(hardware, times, times)
+def test_footprints_of_two_times_add_up(gpu: Hardware, first: float, then: float) -> None:
+    parts = zip(astuple(footprint(gpu, first, US)), astuple(footprint(gpu, then, US)), strict=True)
+    assert astuple(footprint(gpu, first + then, US)) == pytest.approx([sum(part) for part in parts])
 
 
-@given(watts, prices, times)
-def test_no_part_of_a_footprint_is_negative(power: float, price: float, seconds: float) -> None:
-    assert min(astuple(footprint(power, price, seconds, FACTORS))) >= 0
+@given(hardware, times, times)
+def test_the_full_footprint_is_never_less_than_the_marginal_one_and_none_is_negative(
+    gpu: Hardware, busy_s: float, idle_s: float
+) -> None:
+    pairs = zip(astuple(footprint(gpu, busy_s, US)), astuple(full_footprint(gpu, busy_s, idle_s, US)), strict=True)
+    assert all(0 <= marginal <= full * (1 + 1e-12) for marginal, full in pairs)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["active_watts", "price_usd_per_hour", "seconds"])
+@pytest.mark.parametrize("name", ["active_watts", "price_usd_per_hour", "busy_s", "idle_watts", "idle_s", "gpus"])
 def test_an_impossible_number_is_refused_by_its_argument_name(name: str, bad: float) -> None:
-    arguments = {"active_watts": 1.0, "price_usd_per_hour": 1.0, "seconds": 1.0, name: bad}
+    given_times = {"busy_s": 1.0, "idle_s": 1.0}
+    gpu = L4
+    if name in given_times:
+        given_times[name] = bad
+    else:
+        gpu = replace(L4, **{name: bad})
     with pytest.raises(ValueError, match=f"^{name} must be"):
-        footprint(**arguments, factors=FACTORS)
+        full_footprint(gpu, place=SIMPLE, **given_times)
 
 
 def test_baseline_time_is_the_first_token_plus_the_rest_at_its_rate() -> None:

@@ -4,16 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sustainability import Footprint, footprint, load_factors, savings
+from sustainability.factors import DEFAULT_ENERGY, place_of
+from sustainability.footprint import Footprint, Hardware, footprint
+from sustainability.savings import savings
 
 amounts = st.floats(0, 1e6)
 footprints = st.builds(Footprint, amounts, amounts, amounts, amounts)
 
 
 def test_an_l4_against_an_h100_saves_what_was_worked_out_by_hand() -> None:
-    factors = load_factors()
-    actual = footprint(active_watts=72, price_usd_per_hour=0.805, seconds=10, factors=factors)  # 0.2 Wh
-    baseline = footprint(active_watts=700, price_usd_per_hour=6.88, seconds=5, factors=factors)  # 0.9722 Wh
+    place = place_of(DEFAULT_ENERGY)
+    actual = footprint(Hardware(1, 72, 11, 0.805), 10, place)  # 0.2 Wh
+    baseline = footprint(Hardware(1, 700, 105, 6.88), 5, place)  # 0.9722 Wh
     saved = savings(actual, baseline)
     assert saved.wh == pytest.approx(0.772222, rel=1e-5)  # 3500/3600 - 720/3600
     assert saved.water_l == pytest.approx(0.00139, rel=1e-5)  # 0.000772222 kWh * 1.8

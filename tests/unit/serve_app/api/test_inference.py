@@ -22,7 +22,6 @@ from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.engine.stream_items import StreamItem
 from serve_app.transport.client import GenerationStream
 from serve_app.transport.stream import ItemStream, LocalStream
-from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait, collect, sse_events
@@ -62,7 +61,6 @@ class Case:
             LocalStream(self.script.stream()),
             self.config,
             self.pool,
-            load_factors(),
             asyncio.get_running_loop().time(),
             self.reports.append,
         )

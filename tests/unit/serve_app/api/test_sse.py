@@ -11,7 +11,6 @@ from router.request import InferenceRequest
 from serve_app.api.spec_view import used_spec
 from serve_app.api.sse import config_data, event, metrics_data, token_events
 from serve_app.engine.interface import DraftCount, Finished, SpecStats, Token
-from sustainability.factors import load_factors
 from tests.support.app_config import app_config
 from tests.support.streams import sse_events
 
@@ -97,11 +96,10 @@ def test_metrics_equal_values_computed_by_hand() -> None:
         tau=0.3,
         last_reason="probe",
     )
-    finished = Finished("stop", 12, 46, queue_ms=100, spec=spec, busy_s=0.25)
+    finished = Finished("stop", 12, 46, queue_ms=100, spec=spec, busy_s=0.25, idle_s=0.5)
     data = metrics_data(
         manual(10),
         CONFIG,
-        load_factors(),
         finished,
         arrived_s=5.0,
         admitted_s=5.5,
@@ -109,8 +107,10 @@ def test_metrics_equal_values_computed_by_hand() -> None:
         ended_s=6.6,
     )
     # On the engine: 6.6 - 5.5 - 0.1 = 1 s, of which 0.25 s are its share, at 100 W and 1 USD/h; so four requests shared
-    # it. Baseline: (0.1 s + 45 / 50 tokens/s) / 4 at 700 W and 10 USD/h. Water 1.8 L/kWh, CO2 0.39 kg/kWh.
+    # it. Baseline: (0.1 s + 45 / 50 tokens/s) / 4 at 700 W and 10 USD/h. Water 1.8 L/kWh, CO2 0.39 kg/kWh. Full: 0.5 s
+    # idle at 20 W too, and a host of 150 W for its GPU in all 0.75 s.
     wh, saved_wh = 25 / 3600, 150 / 3600
+    full_wh = (25 + 0.5 * 20 + 0.75 * 150) / 3600
     assert data == {
         "ttft_ms": 800.0,
         "queue_ms": 600.0,
@@ -137,16 +137,35 @@ def test_metrics_equal_values_computed_by_hand() -> None:
         },
         "busy_s": 0.25,
         "mean_batch": 4.0,
-        "energy": {"wh": pytest.approx(wh), "source": "modelled"},
+        "energy": {
+            "wh": pytest.approx(wh),
+            "full_wh": pytest.approx(full_wh),
+            "range": {"low": pytest.approx(0.71 * wh), "high": pytest.approx(1.23 * wh)},
+            "source": "modelled",
+        },
         "water_l": pytest.approx(wh / 1000 * 1.8),
         "co2_g": pytest.approx(wh * 0.39),
         "cost_usd": pytest.approx(0.25 / 3600),
+        "full": {
+            "water_l": pytest.approx(full_wh / 1000 * 1.8),
+            "co2_g": pytest.approx(full_wh * 0.39),
+            "cost_usd": pytest.approx(0.75 / 3600),
+        },
+        "carbon": "location",
         "savings": {
             "wh": pytest.approx(saved_wh),
             "water_l": pytest.approx(saved_wh / 1000 * 1.8),
             "co2_g": pytest.approx(saved_wh * 0.39),
             "cost_usd": pytest.approx(2.25 / 3600),
             "percent": pytest.approx(600 / 700 * 100),
+            "counterfactual": {
+                "gpu": CONFIG.baseline.gpu,
+                "mean_batch": 4.0,
+                "busy_s": 0.25,
+                "completion_tokens": 46,
+                "wh": pytest.approx(175 / 3600),
+                "cost_usd": pytest.approx(2.5 / 3600),
+            },
         },
     }
 
@@ -172,7 +191,6 @@ def test_an_answer_without_tokens_or_drafts_has_finite_metrics() -> None:
     data = metrics_data(
         manual(90),
         CONFIG,
-        load_factors(),
         Finished("stop", 3, 0, queue_ms=50, spec=SpecStats(), busy_s=0.0),
         arrived_s=1.0,
         admitted_s=1.0,
@@ -200,7 +218,6 @@ def test_a_loss_against_the_baseline_is_shown_as_a_negative_saving() -> None:
     data = metrics_data(
         manual(10),
         CONFIG,
-        load_factors(),
         Finished("length", 3, 1, 0.0, SpecStats(), 14.0),
         arrived_s=0.0,
         admitted_s=0.0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from serve_app.engine.interface import DraftCount, EngineLoad
-from serve_app.engine.metrics import SERVICE_S, AcceptanceMetrics, LoadSignals
+from serve_app.engine.metrics import SERVICE_S, AcceptanceMetrics, BusyMetrics, LoadSignals
 from serve_app.engine.recent import WAITS_S
 from serve_app.speculation.settings import SpeculationSettings
 
@@ -102,13 +102,13 @@ class Recorded:
     """Counters and gauges by name and category."""
 
     def __init__(self) -> None:
-        self.counters: dict[tuple[str, str], int] = {}
+        self.counters: dict[tuple[str, str], float] = {}
         self.gauges: dict[tuple[str, str], float] = {}
 
-    def count(self, name: str, amount: int, tags: Mapping[str, str]) -> None:
+    def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
         assert tags["tier"] == "eco"
         assert amount > 0, "Ray refuses to count nothing"
-        key = (name, tags["category"])
+        key = (name, tags.get("category") or tags["state"])
         self.counters[key] = self.counters.get(key, 0) + amount
 
     def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
@@ -175,3 +175,12 @@ def test_a_switch_to_n_gram_drafting_is_published() -> None:
     assert sink.gauges == {("power_lever_ngram_fallback", ""): 0}
     metrics.publish_drafts("ngram")
     assert sink.gauges == {("power_lever_ngram_fallback", ""): 1}
+
+
+def test_busy_and_idle_time_add_up_to_the_time_since_the_engine_was_ready() -> None:
+    sink = Recorded()
+    metrics = BusyMetrics("eco", sink)
+    for busy_s, up_s in ((0.0, 10.0), (4.0, 15.0), (4.0, 16.0), (9.0, 21.0)):
+        metrics.publish(busy_s, up_s)
+    name = "power_lever_engine_seconds_total"
+    assert sink.counters == {(name, "idle"): 12.0, (name, "busy"): 9.0}

@@ -49,7 +49,7 @@ async def test_a_stream_is_admitted_then_tokens_then_finished() -> None:
     assert items[0] == Admitted()
     assert len(tokens_of(items)) == 5
     end = end_of(items)
-    assert end == Finished("length", 4, 5, 0.0, SpecStats(), end.busy_s)
+    assert end == Finished("length", 4, 5, 0.0, SpecStats(), end.busy_s, end.idle_s)
     assert all(isinstance(item, list) for item in items[1:-1])
 
 
@@ -242,7 +242,7 @@ async def test_outside_an_engine_replica_of_its_own_a_directive_is_text(word: st
 
 
 async def test_streams_at_once_share_the_time_equally_and_their_shares_add_up() -> None:
-    engine = stub(tokens_per_s=100)
+    engine = StubEngine(ENTRY, 100, obeys_directives=True, clock=asyncio.get_running_loop().time)
     alone = end_of(await answer(generation("Hello", max_tokens=3), engine)).busy_s
     together = await asyncio.gather(*(answer(generation("Hello", max_tokens=10), engine) for _ in range(2)))
     shares = [end_of(items).busy_s for items in together]

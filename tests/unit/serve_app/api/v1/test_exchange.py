@@ -24,7 +24,6 @@ from serve_app.engine.interface import Finished, HttpRun, SpecStats
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import ResponseStream
 from serve_app.transport.stream import LocalStream
-from sustainability.factors import load_factors
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
 from tests.support.streams import Script, Wait
@@ -50,7 +49,7 @@ class Exchange:
         arrived_s = asyncio.get_running_loop().time()
         stream: ResponseStream = LocalStream(self.script.stream())
         self.exchange = V1Exchange(
-            form, PLAN, "r1", streaming, stream, CONFIG, self.pool, load_factors(), arrived_s, self.reports.append, "d1"
+            form, PLAN, "r1", streaming, stream, CONFIG, self.pool, arrived_s, self.reports.append, "d1"
         )
         self.client = Client()
 
