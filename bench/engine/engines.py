@@ -361,7 +361,7 @@ def engine_process(
         "models": {name: str(path) for name, path in models.items()},
     }
     of_replica = cpu_environment(Path(sys.prefix)) if tier.gpu is None else gpu_environment(models_dir(os.environ))
-    command = [sys.executable, "-m", "bench.engine.host", json.dumps(config)]
+    command = [sys.executable, "-m", "bench.engine", json.dumps(config)]
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
             command,

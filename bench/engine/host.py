@@ -1,6 +1,6 @@
 """One real engine that answers batches of requests from standard input: the process behind `engines.py`.
 
-    python -m bench.engine.host CONFIG
+    python -m bench.engine CONFIG
 
 Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time. It may
 have an `order`: the drafts to switch to as soon as one request has ORDER_AFTER tokens. Or it has a list of `calls` of
@@ -277,7 +277,8 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
         await engine.shutdown()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve the engine that the first argument describes."""
     own_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     asyncio.run(serve(json.loads(sys.argv[1]), own_output))
