@@ -46,6 +46,11 @@ def test_a_chat_streams_with_usage_at_the_end(client: openai.OpenAI) -> None:
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    for usage in (whole.usage, chunks[-1].usage):
+        took = (usage.model_extra or {})["power_lever"]
+        assert took["tier"] == "eco"
+        assert took["busy_s"] > 0
+        assert took["energy"]["wh"] > 0
     finishes = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
     assert [reason for reason in finishes if reason] == [whole.choices[0].finish_reason]
 

@@ -45,6 +45,7 @@ def test_a_message_is_the_same_whole_and_streamed(claude: anthropic.Anthropic) -
     assert [block.model_dump() for block in streamed.content] == [text.model_dump()]
     assert (streamed.model, streamed.stop_reason) == (whole.model, whole.stop_reason) == ("eco", whole.stop_reason)
     assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert all(each.usage.to_dict()["power_lever"]["busy_s"] > 0 for each in (whole, streamed))  # type: ignore[index, operator]
     counted = claude.messages.count_tokens(model="eco", messages=TURNS)
     assert counted.input_tokens == whole.usage.input_tokens
 
@@ -59,6 +60,7 @@ def test_a_response_is_the_same_whole_and_streamed(client: openai.OpenAI) -> Non
     assert streamed.usage is not None
     assert whole.usage is not None
     assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert all((usage.model_extra or {})["power_lever"]["busy_s"] > 0 for usage in (whole.usage, streamed.usage))
 
 
 def test_a_named_tool_is_called_by_a_message(claude: anthropic.Anthropic) -> None:

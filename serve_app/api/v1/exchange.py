@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
@@ -27,6 +27,7 @@ from serve_app.api.routing import DECISION_HEADER, ENTRY_HEADER, SPEC_HEADER, TI
 from serve_app.api.spec_view import planned_spec
 from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S, metrics_data
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
+from serve_app.api.v1.usage import used, with_used
 from serve_app.config import AppConfig
 from serve_app.engine.interface import HttpRun
 from serve_app.pool.run_reports import run_report
@@ -104,13 +105,14 @@ class V1Exchange:
         return None
 
     async def _body(self) -> AsyncIterator[bytes]:
+        took: Mapping[str, Any] | None = None
         try:
             while (item := await self.items.get(PING_EVERY_S)) is not None:
                 self._raise_if_late()
                 if isinstance(item, bytes):
-                    yield item
+                    yield item if took is None else with_used(item, took)
                 elif isinstance(item, HttpRun):
-                    self._report(item)
+                    took = used(self.plan, self._report(item))
                 elif item is TICK and self.streaming:
                     yield PING
         except ApiError as error:
@@ -171,8 +173,8 @@ class V1Exchange:
             headers |= SSE_HEADERS
         return headers | ({"content-type": media_type} if media_type else {})
 
-    def _report(self, run: HttpRun) -> None:
-        """Report a run with the times that its client saw: the replica says how long ago they were."""
+    def _report(self, run: HttpRun) -> Mapping[str, Any]:
+        """Report a run with the times that its client saw, as the replica says how long ago they were; return its metrics."""
         now_s = time.monotonic()
         metrics = metrics_data(
             self.plan,
@@ -184,6 +186,7 @@ class V1Exchange:
             ended_s=now_s,
         )
         self.report(run_report(self.plan, metrics))
+        return metrics
 
     def _raise_if_late(self) -> None:
         raise_if_late(time.monotonic() - self.arrived_s, self.config.limits.request_timeout_s)

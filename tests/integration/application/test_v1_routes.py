@@ -106,6 +106,9 @@ def test_the_answer_of_every_route_says_who_decided_and_counts_as_a_run(api: Api
         decision = api.get(f"/api/decisions/{response.headers['x-power-lever-decision']}").json()
         assert decision["tier"] == response.headers["x-power-lever-tier"] == "eco"
 
+        # A chat's stream has a usage only if the client asks for it.
+        assert ('"power_lever":{"tier":"eco"' in response.text) == (path != "/v1/chat/completions")
+
     def runs(api: Api) -> Json:
         found: Json = api.tier("eco")["recent"]["categories"].get("creative", {"runs": 0.0})
         return found

@@ -284,6 +284,19 @@ async def test_a_finished_run_is_reported_with_the_times_that_the_client_saw(str
     assert report.energy_wh > 0
 
 
+async def test_the_usage_says_who_answered_and_what_it_took() -> None:
+    usage = {"usage": {"completion_tokens": 20}}
+    body = orjson.dumps(usage)
+    client = await Exchange([START, RUN, body], streaming=False).run()
+    told = orjson.loads(client.body)["usage"]
+    assert told["completion_tokens"] == 20
+    assert (told["power_lever"]["tier"], told["power_lever"]["entry"]) == ("eco", PLAN.entry.name)
+    assert told["power_lever"]["busy_s"] == 0.75
+    assert told["power_lever"]["energy"]["wh"] == pytest.approx(CONFIG.tiers["eco"].active_watts * 0.75 / 3600)
+    without_a_run = await Exchange([START, body], streaming=False).run()
+    assert orjson.loads(without_a_run.body) == usage
+
+
 async def test_a_run_is_reported_after_a_late_start_too() -> None:
     exchange = Exchange([Wait(3), START, RUN, b"data: [DONE]\n\n"], streaming=True)
     await exchange.run()
