@@ -45,7 +45,7 @@ def test_a_message_is_the_same_whole_and_streamed(claude: anthropic.Anthropic) -
     assert [block.model_dump() for block in streamed.content] == [text.model_dump()]
     assert (streamed.model, streamed.stop_reason) == (whole.model, whole.stop_reason) == ("eco", whole.stop_reason)
     assert streamed.usage.output_tokens == whole.usage.output_tokens
-    assert all(each.usage.to_dict()["power_lever"]["busy_s"] > 0 for each in (whole, streamed))  # type: ignore[index, operator]
+    assert all(each.usage.to_dict()["power_lever"]["busy_s"] > 0 for each in (whole, streamed))  # type: ignore[index]
     counted = claude.messages.count_tokens(model="eco", messages=TURNS)
     assert counted.input_tokens == whole.usage.input_tokens
 

@@ -174,7 +174,8 @@ class V1Exchange:
         return headers | ({"content-type": media_type} if media_type else {})
 
     def _report(self, run: HttpRun) -> Mapping[str, Any]:
-        """Report a run with the times that its client saw, as the replica says how long ago they were; return its metrics."""
+        """Report a run with the times that its client saw, as the replica says how long ago they were; return
+        its metrics."""
         now_s = time.monotonic()
         metrics = metrics_data(
             self.plan,

@@ -173,7 +173,10 @@ async def test_openais_sdk_has_responses(gpt: openai.AsyncOpenAI) -> None:
 
     assert (whole.status, whole.model, len(whole.output_text) > 10) == ("completed", "eco", True)
     assert streamed.output_text == whole.output_text
-    assert streamed.usage == whole.usage
+    assert streamed.usage is not None
+    assert whole.usage is not None
+    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert streamed.usage.input_tokens == whole.usage.input_tokens
     with pytest.raises(openai.BadRequestError, match="send the whole conversation as `input`"):
         await gpt.responses.create(model="eco", input="Hi", previous_response_id=whole.id)
     with pytest.raises(openai.NotFoundError, match="responses are not stored here"):
