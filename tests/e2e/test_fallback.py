@@ -1,5 +1,6 @@
 """Chain entries that fail for real reasons: missing weights, arguments and a quantization that vLLM does not know, too
-little memory, a template that no chat passes. What a tier without any working entry does is an integration test.
+little memory. What a tier without any working entry does is an integration test, and what becomes of an engine that
+starts and cannot answer a unit test.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ REASONS = {
     "bad-quantization": r"no-such-method",
     # vLLM's own words, from its child process: what one request may need, and what there is.
     "scarce-kv": r"ValueError: .*2048.*\d+\.\d+ GiB.*\d+\.\d+ GiB",
-    "bad-template": r"no message is good enough",
 }
 
 

@@ -30,8 +30,6 @@ def _broken_chain() -> list[dict[str, Any]]:
         broken("bad-argument", no_such_argument=1),
         broken("bad-quantization", {"quantization": "no-such-method"}),
         broken("scarce-kv", kv_cache_memory_bytes=SCARCE_KV_BYTES),
-        # Its engine starts, and cannot answer.
-        broken("bad-template", chat_template="{{ raise_exception('no message is good enough') }}"),
         *(entry.model_dump(mode="json", exclude_none=True) for entry in shipped),
     ]
 
