@@ -9,6 +9,7 @@ is not the model's own tokenization: it is several times faster, and capital let
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,6 +26,9 @@ LONGEST_PIECE: Final = 16
 """Longest piece of a word that is searched, characters."""
 _WORD: Final = re.compile(r"[a-z]+[^\W\d_]*|[^\W\d_]+|\S")
 """A run of letters, or one other character that is no space. The first alternative is the second's fast case."""
+_OFTEN_WORDS: Final = 20_000
+_OFTEN_CHARS: Final = 32
+"""Longer words are not remembered: they seldom come again, and would take memory."""
 _LATIN_END: Final = "\u0250"
 """Letters below this are Latin."""
 
@@ -57,7 +61,7 @@ class Pieces:
             others = [word for word in words if word not in known]
             for word in others:
                 if word[0] < _LATIN_END:
-                    rows += self._cut(word)
+                    rows += self._cut_often(word) if len(word) <= _OFTEN_CHARS else self._cut(word)
             other_scripts = "".join(word for word in others if word[0] >= _LATIN_END)
             if other_scripts:
                 return np.concatenate([np.array(rows, np.int64), *self._other_scripts(other_scripts)])
@@ -91,6 +95,11 @@ class Pieces:
         data = codes[~whole].tobytes().decode("utf-32-le", "surrogatepass").encode("utf-8", "surrogatepass")
         of_bytes = of_byte[np.frombuffer(data, np.uint8)]
         return rows[whole], of_bytes[of_bytes >= 0]
+
+    @cached_property
+    def _cut_often(self) -> Callable[[str], list[int]]:
+        """`_cut`, which remembers words: many that are no pieces come again."""
+        return lru_cache(maxsize=_OFTEN_WORDS)(self._cut)
 
     @cached_property
     def _words(self) -> dict[str, int]:

@@ -60,6 +60,8 @@ class Scan:
 
     def hits(self, terms: Terms) -> tuple[str, ...]:
         """Return the terms found: words in alphabetical order, then phrases, then terms of other scripts."""
+        if not self.leads and terms.words.isdisjoint(self.known) and terms.pairs.isdisjoint(self.pairs):
+            return ()  # of most rules there is nothing
         found = sorted(terms.words & self.known) if self.known and not terms.words.isdisjoint(self.known) else []
         if self.pairs and not terms.pairs.isdisjoint(self.pairs):
             found += [phrase for phrase, pairs in terms.phrase_pairs if pairs <= self.pairs]
