@@ -14,7 +14,12 @@ def serve(pipe: Any, *, v2: bool) -> None:
         pipe: to the client.
         v2: False: vLLM's V1 model runner, as shipped.
     """
-    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    os.environ |= {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if v2:
         from tests.support.v2_on_cpu import shim
