@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log
+from math import gcd, log
 from typing import Final, TypeAlias
-
-import numpy as np
 
 from cluster.catalogue.memory import host_gib
 from cluster.catalogue.speed import coefficients
@@ -203,12 +201,19 @@ def _idle(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[Tie
 def _host_memory(cards: Cards, chosen: Mapping[TierName, Recipe], replicas: Mapping[TierName, int]) -> Iterator[str]:
     """Yield the memory that a machine must have for the most engines that may run there."""
     machine = max(cards.nodes)
-    most_gib = np.zeros(WHOLE * machine + 1)  # by hundredths of a card that engines may take
+    unit = gcd(WHOLE, *(recipe.demand for recipe in chosen.values()))
+    units = WHOLE * machine // unit
+    most_gib = [0.0] * (units + 1)  # by how much of the cards engines may take
     for name in TIER_NAMES:
-        demand, engine_gib = chosen[name].demand, host_gib(chosen[name].cards or 1)
-        fitting = WHOLE * machine // demand if chosen[name].gpu == cards.gpu else 0
-        for _ in range(min(replicas[name], fitting)):
-            most_gib[demand:] = np.maximum(most_gib[demand:], most_gib[:-demand] + engine_gib)
+        demand, engine_gib = chosen[name].demand // unit, host_gib(chosen[name].cards or 1)
+        left = min(replicas[name], units // demand) if chosen[name].gpu == cards.gpu else 0
+        together = 1
+        # Engines in groups of 1, 2, 4, ...: with or without each group makes every number of them.
+        while left:
+            group = min(together, left)
+            for taken in range(units, group * demand - 1, -1):
+                most_gib[taken] = max(most_gib[taken], most_gib[taken - group * demand] + group * engine_gib)
+            left, together = left - group, 2 * together
     if most_gib[-1]:
         yield (
             f"A machine with {machine} x {cards.gpu} wants {most_gib[-1]:g} GiB of memory for the engines that may "
