@@ -28,7 +28,7 @@ By = Literal["router", "user", "agent"]
 
 
 class Expected(Frozen):
-    """A predicted value with its range. Null: infinite, because the tier cannot start."""
+    """A predicted value with its range. Null: infinite, as times are where the tier cannot start."""
 
     expected: float | None = Field(description="Expected value.")
     low: float | None = Field(description="One in ten answers is predicted to stay under this.")
@@ -203,6 +203,8 @@ def _why_not(
         return f"not predicted to be clearly faster than {selection.tier}"
     if place < TIER_NAMES.index(selection.deserved):
         return f"weaker than the {selection.deserved} tier, which the prompt deserves"
+    if chosen < TIER_NAMES.index(selection.deserved) and request.goal in ("cheaper", "greener"):
+        return f"the goal {request.goal} prefers {selection.tier}"
     if place > chosen:
         return f"stronger than needed: {selection.tier} is good enough" if chosen >= wanted else "farther away"
     return f"farther from the {selection.wanted} tier, which was wanted"

@@ -139,7 +139,7 @@ def service(request: InferenceRequest, needs: Needs, observation: Observation, p
             obstacles[name] = Obstacle("tight", _too_long(prompt.most, "perhaps", answer, entry.max_model_len))
     if request.mode == "manual":
         return Service(prompt, obstacles, TIER_NAMES)
-    return Service(prompt, obstacles, _able(obstacles, room, needs))
+    return Service(prompt, obstacles, _able(obstacles, room, needs, prompt.most + answer))
 
 
 def not_with_drafts(fields: Sequence[str], who_drafts: str) -> str:
@@ -147,16 +147,18 @@ def not_with_drafts(fields: Sequence[str], who_drafts: str) -> str:
     return f"{' and '.join(fields)}: not allowed with speculative decoding, which {who_drafts}"
 
 
-def _able(obstacles: Mapping[TierName, Obstacle], room: Mapping[TierName, int], needs: Needs) -> tuple[TierName, ...]:
+def _able(
+    obstacles: Mapping[TierName, Obstacle], room: Mapping[TierName, int], needs: Needs, most: int
+) -> tuple[TierName, ...]:
     def having(*kinds: ObstacleKind | None) -> tuple[TierName, ...]:
         return tuple(n for n in TIER_NAMES if (obstacles[n].kind if n in obstacles else None) in kinds)
 
     if free := having(None):
         return free
-    for kind in ("tight", "failed"):
-        if maybe := having(kind):
-            most = max(room[name] for name in maybe)
-            return tuple(name for name in maybe if room[name] == most)
+    if maybe := having("tight") or having("failed"):
+        # The roomiest, where none surely has the room.
+        enough = min(most, max(room[name] for name in maybe))
+        return tuple(name for name in maybe if room[name] >= enough)
     if too_small := having("context"):
         nearest = max(too_small, key=lambda name: room[name])
         raise NoTierError(

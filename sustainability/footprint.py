@@ -1,8 +1,8 @@
 """Energy, water, CO2 and cost of one answer.
 
 `busy_s` is the answer's share of the engine's busy time (`shares.py`), so the answers of a batch together are charged
-for the hardware once. Two figures: the marginal one is of the GPUs in that time alone. The full one adds the idle time
-of the warm replica that falls to the answer, the server around the GPUs, and the site's overhead (PUE).
+for the hardware once. Two figures: the attributed one is of the GPUs in that time alone. The full one adds the idle
+time of the warm replica that is billed to the answer, the server around the GPUs, and the site's overhead (PUE).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Footprint:
 
 
 def footprint(hardware: Hardware, busy_s: float, place: Place) -> Footprint:
-    """Return the marginal footprint of hardware that is busy for `busy_s`.
+    """Return the attributed footprint of hardware that is busy for `busy_s`.
 
     energy_wh = active_watts * busy_s / 3600
            Wh =            W *      s / (s/h)
@@ -89,19 +89,6 @@ def _of(server_wh: float, cost_usd: float, place: Place) -> Footprint:
         co2_g=kwh * place.server_co2_kg_per_kwh * G_PER_KG,
         cost_usd=cost_usd,
     )
-
-
-def idle_of(busy_s: float, replica_busy_s: float, replica_up_s: float) -> float:
-    """Return the part of a replica's idle time that falls to an answer, s: in proportion to its busy time.
-
-    Args:
-        busy_s: the answer's share of the busy time, s.
-        replica_busy_s: busy time of the replica so far, s; at least that of the answer.
-        replica_up_s: since the replica was ready, s.
-    """
-    if replica_busy_s <= 0:
-        return 0.0
-    return busy_s * max(0.0, replica_up_s - replica_busy_s) / replica_busy_s
 
 
 def baseline_seconds(ttft_s: float, tokens_per_s: float, completion_tokens: int) -> float:

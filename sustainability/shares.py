@@ -118,3 +118,31 @@ class Ledger:
     def leave(self, request_id: str) -> None:
         """Close the account of a request that was aborted, if it is open."""
         self._left_s += self._owed.pop(request_id, 0.0)
+
+
+class IdleLedger:
+    """Idle time of one engine that no answer was billed yet.
+
+    An answer pays the part of it that it has of the busy time for which none was billed yet. So idle time is billed
+    once, and the first answer after a rest pays for the rest.
+    """
+
+    def __init__(self) -> None:
+        self._busy_s = self._idle_s = 0.0  # billed
+
+    def bill(self, busy_s: float, engine_busy_s: float, up_s: float) -> float:
+        """Return the idle time that an answer is billed, s.
+
+        Args:
+            busy_s: share of the busy time for which it was billed none yet, s.
+            engine_busy_s: busy time of the engine so far, s.
+            up_s: since the engine was ready, s.
+        """
+        if busy_s <= 0:
+            return 0.0
+        idle_s = max(0.0, up_s - engine_busy_s - self._idle_s)
+        others_s = max(0.0, engine_busy_s - self._busy_s - busy_s)
+        billed_s = idle_s * busy_s / (busy_s + others_s)
+        self._busy_s += busy_s
+        self._idle_s += billed_s
+        return billed_s

@@ -155,14 +155,24 @@ def metrics_data(
         "energy": {
             "wh": used.energy_wh,
             "full_wh": full.energy_wh,
-            "range": {"low": used.energy_wh * place.watts_low, "high": used.energy_wh * place.watts_high},
+            # The range is of GPUs.
+            "range": {"low": used.energy_wh * place.watts_low, "high": used.energy_wh * place.watts_high}
+            if tier.gpus
+            else None,
             "source": "modelled",
         },
         "water_l": used.water_l,
         "co2_g": used.co2_g,
         "cost_usd": used.cost_usd,
         "full": {"water_l": full.water_l, "co2_g": full.co2_g, "cost_usd": full.cost_usd},
-        "carbon": place.carbon,
+        "place": {
+            "site": profile.energy.site,
+            "grid": profile.energy.grid,
+            "pue": place.pue,
+            "water_l_per_kwh": place.water_l_per_kwh,
+            "co2_kg_per_kwh": place.co2_kg_per_kwh,
+            "carbon": place.carbon,
+        },
         "savings": {
             "wh": saved.wh,
             "water_l": saved.water_l,
@@ -170,11 +180,13 @@ def metrics_data(
             "cost_usd": saved.cost_usd,
             "percent": saved.percent,
             "counterfactual": {
-                "gpu": baseline.gpu,
+                **baseline.model_dump(),
                 "mean_batch": round(batch, 3),
                 "busy_s": round(baseline_s, 6),
                 "completion_tokens": finished.completion_tokens,
                 "wh": instead.energy_wh,
+                "water_l": instead.water_l,
+                "co2_g": instead.co2_g,
                 "cost_usd": instead.cost_usd,
             },
         },

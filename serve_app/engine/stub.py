@@ -48,8 +48,7 @@ from serve_app.engine.interface import (
 from serve_app.engine.stub_http import stub_app
 from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
 from serve_app.speculation.batch import Reason
-from sustainability.footprint import idle_of
-from sustainability.shares import Totals
+from sustainability.shares import IdleLedger, Totals
 
 # Whole words, a word in two tokens, an emoji, characters of two and three bytes: a front end must get them right.
 _PIECES = (
@@ -160,6 +159,7 @@ class StubEngine:
     """As ordered last; None: as the entry says."""
     _own: DraftCount = field(default_factory=DraftCount)
     _shares: _EqualShares = field(default_factory=_EqualShares)
+    _idle: IdleLedger = field(default_factory=IdleLedger)
     _ready_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -205,7 +205,7 @@ class StubEngine:
                     os._exit(17)
             ended = ended or (todo.tokens is not None and total == todo.tokens)
             busy_s = self._shares.change(0, self.clock()) - before_s
-            idle_s = idle_of(busy_s, self._shares.busy_s, self.up_s())
+            idle_s = self._idle.bill(busy_s, self._shares.busy_s, self.up_s())
             yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats(), busy_s, idle_s)
         finally:
             self._shares.change(-1, self.clock())

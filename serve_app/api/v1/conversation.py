@@ -36,7 +36,8 @@ _MEDIA: Final = frozenset(
 )
 """Parts without text for the router: mostly base64."""
 _REMINDER: Final = "<system-reminder>"
-"""Claude Code's mark of a text block that it adds to the user's message."""
+_REMINDER_END: Final = "</system-reminder>"
+"""Claude Code's marks of what it adds to the user's message."""
 
 
 def conversation(fields: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -128,10 +129,22 @@ def _pieces(role: Role, content: Any) -> Iterator[tuple[Role, str]]:
         text = part.get("text")
         if not isinstance(text, str):
             yield "assistant", _without_media(part)
-        elif role == "user" and text.lstrip().startswith(_REMINDER):
-            yield "system", text
+        elif role == "user":
+            yield from _without_reminders(text)
         else:
             yield role, text
+
+
+def _without_reminders(text: str) -> Iterator[tuple[Role, str]]:
+    """Yield the user's own parts of a text, and the reminders in it as the system's. One that has no end is none."""
+    rest = 0
+    while (begin := text.find(_REMINDER, rest)) >= 0 and (end := text.find(_REMINDER_END, begin)) >= 0:
+        if own := text[rest:begin].strip():
+            yield "user", own
+        rest = end + len(_REMINDER_END)
+        yield "system", text[begin:rest]
+    if own := text[rest:] if not rest else text[rest:].strip():
+        yield "user", own
 
 
 def _without_media(part: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import orjson
 from router.plan import Plan
 
 FIELD: Final = "power_lever"
-_SHOWN: Final = ("busy_s", "mean_batch", "energy", "water_l", "co2_g", "cost_usd", "full", "carbon", "savings")
+_SHOWN: Final = ("busy_s", "mean_batch", "energy", "water_l", "co2_g", "cost_usd", "full", "place", "savings")
 """Of the data of a `metrics` event."""
 _DATA: Final = b"data: "
 

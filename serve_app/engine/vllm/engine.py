@@ -185,7 +185,7 @@ def _ended(state: RequestState, reason: str, records: SpecRecords) -> Finished:
     record = records.of(state.queue)
     waited_s = state.stats.scheduled_ts - state.stats.queued_ts if state.stats is not None else 0.0
     tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
-    idle_s = records.idle_s(record.busy_s)
+    idle_s = records.bill_idle(record)
     return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats(), record.busy_s, idle_s)
 
 
@@ -250,7 +250,7 @@ class VllmEngine:
                 tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
-            idle_s = self._records.idle_s(record.busy_s)
+            idle_s = self._records.bill_idle(record)
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record, idle_s)
         finally:
             # A request whose adding was interrupted is in the engine nevertheless: wait for its handle, then abort.

@@ -18,8 +18,7 @@ from router.observation import NOTHING_LEARNED, Learned
 from router.registry import Drafts
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.batch import Reason
-from sustainability.footprint import idle_of
-from sustainability.shares import NOTHING, Totals
+from sustainability.shares import NOTHING, IdleLedger, Totals
 
 RECORD_KEY: Final = "power_lever_step"
 """Where a step's record is in an engine output's `kv_transfer_params`, vLLM's one field that may hold anything."""
@@ -70,6 +69,10 @@ class RequestRecord:
     steps: list[StepRecord] = field(default_factory=list)
     busy_s: float = 0.0
     """Its share of the engine's busy time, s."""
+    idle_s: float = 0.0
+    """The part of the engine's idle time that it was billed, s."""
+    billed_idle_for_s: float = 0.0
+    """The part of `busy_s` for which it was, s."""
     _flags: deque[bool] = field(default_factory=deque)
 
     def add(self, step: StepRecord, tokens: int) -> None:
@@ -127,6 +130,7 @@ class SpecRecords:
         self._own = DraftCount()
         self._learned = NOTHING_LEARNED
         self._totals = NOTHING
+        self._idle = IdleLedger()
 
     @property
     def totals(self) -> Totals:
@@ -143,9 +147,12 @@ class SpecRecords:
         """Time since the engine was ready, s."""
         return self._clock() - self._ready_s
 
-    def idle_s(self, busy_s: float) -> float:
-        """Return the part of the engine's idle time so far that falls to a request with that share of its busy time."""
-        return idle_of(busy_s, self._totals.busy_s, self.up_s)
+    def bill_idle(self, record: RequestRecord) -> float:
+        """Bill a request that has ended its part of the engine's idle time, and return it, s. Again: nothing more."""
+        more_s = record.busy_s - record.billed_idle_for_s
+        record.idle_s += self._idle.bill(more_s, self._totals.busy_s, self.up_s)
+        record.billed_idle_for_s = record.busy_s
+        return record.idle_s
 
     @property
     def own_drafts(self) -> DraftCount:

@@ -116,3 +116,11 @@ def test_a_record_is_valid_json_that_reads_back(
         for value in ranges:
             bounds = [bound for bound in (value.low, value.expected, value.high) if bound is not None]
             assert bounds in ([], sorted(bounds))
+
+
+def test_a_goal_that_takes_less_than_the_prompt_deserves_is_why_a_better_tier_was_not_taken() -> None:
+    prompt = "Design a globally distributed rate limiter for 10M requests a second"
+    made = plan(InferenceRequest(prompt=prompt, goal="greener"), WARM, PROFILE)
+    record = Decision.model_validate(made.decision)
+    assert record.deserved_tier != record.tier
+    assert record.verdict(record.deserved_tier).why_not == f"the goal greener prefers {record.tier}"

@@ -184,6 +184,9 @@ def test_another_prompt_goes_to_the_nearest_of_two_the_stronger() -> None:
 
 def test_if_every_tier_has_failed_the_wanted_one_says_why() -> None:
     assert planned(ALIKE, *TIER_NAMES).tier == "eco"
+    assert planned(GROWING, *TIER_NAMES).tier == "eco"
+    long = "word " * 1200
+    assert planned(GROWING, *TIER_NAMES, prompt=long).tier == "performance"
 
 
 def test_limits_choose_among_the_tiers_that_can_serve() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sustainability.factors import EnergySettings, place_of
-from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint, idle_of
+from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
 from sustainability.savings import savings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "sustainability.md"
 L4, H100 = Hardware(1, 72, 11, 0.805), Hardware(1, 564, 0, 6.88)
-BUSY_S, BATCH = 1.25, 4
+BUSY_S, IDLE_S, BATCH = 1.25, 1.25, 4
 
 
 def documented() -> dict[str, float]:
@@ -25,7 +25,7 @@ def documented() -> dict[str, float]:
 def test_every_result_of_the_example_is_what_the_formulas_give() -> None:
     place = place_of(EnergySettings(site="us", grid="us"))
     used = footprint(L4, BUSY_S, place)
-    full = full_footprint(L4, BUSY_S, idle_of(BUSY_S, replica_busy_s=100, replica_up_s=200), place)
+    full = full_footprint(L4, BUSY_S, IDLE_S, place)
     instead_s = baseline_seconds(0.05, 100, 201) / BATCH
     saved = savings(used, footprint(H100, instead_s, place))
     computed = {

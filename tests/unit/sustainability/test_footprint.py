@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sustainability.factors import DEFAULT_ENERGY, EnergySettings, place_of
-from sustainability.footprint import Footprint, Hardware, baseline_seconds, footprint, full_footprint, idle_of
+from sustainability.footprint import Footprint, Hardware, baseline_seconds, footprint, full_footprint
 
 SIMPLE = place_of(DEFAULT_ENERGY)
 US = place_of(EnergySettings(site="us", grid="us"))
@@ -54,13 +54,6 @@ def test_no_time_costs_nothing() -> None:
     assert footprint(H100, 0, SIMPLE) == full_footprint(H100, 0, 0, US) == Footprint(0, 0, 0, 0)
 
 
-def test_idle_time_falls_to_answers_by_their_busy_time() -> None:
-    # Of 100 s the replica was busy for 20: an answer that had 5 of these has 20 of the 80 idle ones.
-    assert idle_of(5, replica_busy_s=20, replica_up_s=100) == 20
-    assert idle_of(5, replica_busy_s=20, replica_up_s=15) == 0
-    assert idle_of(0, replica_busy_s=0, replica_up_s=100) == 0
-
-
 @given(hardware, times, times)
 def test_footprints_of_two_times_add_up(gpu: Hardware, first: float, then: float) -> None:
     parts = zip(astuple(footprint(gpu, first, US)), astuple(footprint(gpu, then, US)), strict=True)
@@ -68,11 +61,11 @@ def test_footprints_of_two_times_add_up(gpu: Hardware, first: float, then: float
 
 
 @given(hardware, times, times)
-def test_the_full_footprint_is_never_less_than_the_marginal_one_and_none_is_negative(
+def test_the_full_footprint_is_never_less_than_the_attributed_one_and_none_is_negative(
     gpu: Hardware, busy_s: float, idle_s: float
 ) -> None:
     pairs = zip(astuple(footprint(gpu, busy_s, US)), astuple(full_footprint(gpu, busy_s, idle_s, US)), strict=True)
-    assert all(0 <= marginal <= full * (1 + 1e-12) for marginal, full in pairs)
+    assert all(0 <= attributed <= full * (1 + 1e-12) for attributed, full in pairs)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sustainability.shares import Ledger, StepParts, Totals, Work, step_shares
+from sustainability.shares import IdleLedger, Ledger, StepParts, Totals, Work, step_shares
 
 SECONDS = st.floats(0, 10)
 TIMES = st.builds(StepParts, SECONDS, SECONDS, st.floats(0, 1))
@@ -97,3 +97,27 @@ def test_busy_time_is_what_was_billed_left_late_or_is_still_owed(acts: list[tupl
     billed_s += sum(ledger.last_bill(request) for request in "abc")
     totals = ledger.totals
     assert isclose(totals.busy_s, billed_s + totals.left_s + totals.late_s, abs_tol=1e-6)
+
+
+def test_the_first_answer_after_a_rest_pays_for_the_rest_and_the_next_one_no_more_of_it() -> None:
+    ledger = IdleLedger()
+    assert ledger.bill(1.0, engine_busy_s=1.0, up_s=401.0) == 400.0
+    assert ledger.bill(1.0, engine_busy_s=2.0, up_s=402.0) == 0.0
+    assert ledger.bill(1.0, engine_busy_s=3.0, up_s=413.0) == 10.0
+
+
+def test_answers_side_by_side_pay_idle_time_by_their_busy_time() -> None:
+    ledger = IdleLedger()
+    # Two under way; the first to end has a quarter of the busy time so far.
+    assert ledger.bill(1.0, engine_busy_s=4.0, up_s=12.0) == 2.0
+    assert ledger.bill(3.0, engine_busy_s=4.0, up_s=12.0) == 6.0
+    assert ledger.bill(0.0, engine_busy_s=4.0, up_s=20.0) == 0.0
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS, st.floats(0, 1))))
+def test_idle_time_is_billed_once_however_answers_come(steps: list[tuple[float, float, float]]) -> None:
+    ledger, busy_s, up_s, billed_s = IdleLedger(), 0.0, 0.0, 0.0
+    for more_busy_s, more_idle_s, part in steps:
+        busy_s, up_s = busy_s + more_busy_s, up_s + more_busy_s + more_idle_s
+        billed_s += ledger.bill(part * more_busy_s, busy_s, up_s)
+    assert 0 <= billed_s <= up_s - busy_s + 1e-6

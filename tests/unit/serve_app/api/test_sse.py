@@ -151,7 +151,14 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "co2_g": pytest.approx(full_wh * 0.39),
             "cost_usd": pytest.approx(0.75 / 3600),
         },
-        "carbon": "location",
+        "place": {
+            "site": "simple",
+            "grid": "simple",
+            "pue": 1.0,
+            "water_l_per_kwh": 1.8,
+            "co2_kg_per_kwh": 0.39,
+            "carbon": "location",
+        },
         "savings": {
             "wh": pytest.approx(saved_wh),
             "water_l": pytest.approx(saved_wh / 1000 * 1.8),
@@ -159,11 +166,13 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "cost_usd": pytest.approx(2.25 / 3600),
             "percent": pytest.approx(600 / 700 * 100),
             "counterfactual": {
-                "gpu": CONFIG.baseline.gpu,
+                **CONFIG.baseline.model_dump(),
                 "mean_batch": 4.0,
                 "busy_s": 0.25,
                 "completion_tokens": 46,
                 "wh": pytest.approx(175 / 3600),
+                "water_l": pytest.approx(175 / 3600 / 1000 * 1.8),
+                "co2_g": pytest.approx(175 / 3600 * 0.39),
                 "cost_usd": pytest.approx(2.5 / 3600),
             },
         },
@@ -226,3 +235,12 @@ def test_a_loss_against_the_baseline_is_shown_as_a_negative_saving() -> None:
     )
     # 14 s at 100 W against 0.1 s at 700 W: 1400 Ws for 70 Ws.
     assert data["savings"]["percent"] == pytest.approx(-1900)
+
+
+def test_on_a_cpu_there_is_no_range_of_a_gpus_watts() -> None:
+    tiers = CONFIG.tiers | {"eco": CONFIG.tiers["eco"].model_copy(update={"gpu": None, "gpus": 0.0})}
+    finished = Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=1.0)
+    times = {"arrived_s": 0.0, "admitted_s": 0.0, "first_token_s": 1.0, "ended_s": 2.0}
+    data = metrics_data(manual(10), CONFIG.model_copy(update={"tiers": tiers}), finished, **times)
+    assert data["energy"]["range"] is None
+    assert data["energy"]["full_wh"] == data["energy"]["wh"]  # no server beside it, and no idle time

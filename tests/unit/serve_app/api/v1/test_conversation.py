@@ -112,3 +112,25 @@ def test_tools_and_documents_are_other_text() -> None:
 )
 def test_token_ids_are_counted(prompt: Any, count: int) -> None:
     assert token_ids({"prompt": prompt}) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "turns"),
+    [
+        ("<system-reminder>a</system-reminder>\nMy son swallowed bleach", [("system", 0), ("user", 1)]),
+        ("My son swallowed bleach <system-reminder>a</system-reminder>", [("user", 1), ("system", 0)]),
+        ("<system-reminder>a</system-reminder>", [("system", 0)]),
+        ("<system-reminder>My son swallowed bleach", [("user", 2)]),
+    ],
+)
+def test_a_reminder_in_the_users_text_is_the_systems_and_the_rest_the_users(
+    text: str, turns: list[tuple[str, int]]
+) -> None:
+    pieces = ("<system-reminder>a</system-reminder>", "My son swallowed bleach", text)
+    for content in (text, [{"type": "text", "text": text}]):
+        assert read(messages=[{"role": "user", "content": content}]) == [(role, pieces[n]) for role, n in turns]
+
+
+def test_many_reminders_without_an_end_are_read_in_one_go() -> None:
+    text = "<system-reminder>" * 10_000
+    assert read(messages=[{"role": "user", "content": text}]) == [("user", text)]
