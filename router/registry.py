@@ -304,9 +304,17 @@ class AutoSettings(Frozen):
     )
     gain_model: str | None = Field(
         default=None,
-        description="Path of a gain model that `power-lever calibrate` wrote, the same on every node; null: the "
-        "shipped one.",
+        description="Absolute path of a gain model that `power-lever calibrate` wrote, the same on every node; null: "
+        "the shipped one.",
     )
+
+    @field_validator("gain_model")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        # A process of Serve's does not run in the folder of the config.
+        if path is not None and not path.startswith("/"):
+            raise ValueError(f"must be an absolute path, the same on every node, got {path!r}")
+        return path
 
     @model_validator(mode="after")
     def _whole(self) -> AutoSettings:

@@ -13,6 +13,7 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from cluster.catalogue.problems import profile_problems
 from cluster.profiles.reading import read_yaml, validate_profile
+from router.difficulty.gain_model import load_gain_model
 from router.errors import ConfigError, unknown_keys
 from router.registry import TIER_NAMES, Profile
 from serve_app.config import load_config
@@ -46,11 +47,12 @@ def check(path: Path) -> list[str]:
     A profile's own file is one too, as `power-lever profile` writes it.
 
     Raises:
-        ConfigError: the file or the args of an application are wrong.
+        ConfigError: the file or the args of an application are wrong, or the gain model that they name is none.
     """
     raw = read_yaml(path)
     if "tiers" in raw and "applications" not in raw:
         profile = validate_profile(Profile, raw, where=str(path))
+        _check_gain_model(profile, str(path))
         return [f"{path}: a valid profile", *_warnings(profile)]
     lines = []
     for application in read_serve_config(path).applications:
@@ -61,11 +63,25 @@ def check(path: Path) -> list[str]:
             for name in ("local", "gpu") if named == "auto" else (named,):
                 args = {**application.args, "profile": name}
                 config = load_config(args, os.environ, lambda: ("local", ""), where=f"{path}: args")
+                _check_gain_model(config, f"{path}: args")
                 lines.append(f"{path}: {application.name}: valid with profile {name}")
                 lines += _warnings(config)
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines
+
+
+def _check_gain_model(profile: Profile, where: str) -> None:
+    """Read the file that `auto.gain_model` names, as the ingress will.
+
+    Raises:
+        ConfigError: it is missing or no gain model.
+    """
+    if profile.auto.gain_model is not None:
+        try:
+            load_gain_model(profile.auto.gain_model)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
 
 def _warnings(profile: Profile) -> list[str]:

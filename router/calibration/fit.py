@@ -36,6 +36,10 @@ KIND_RIDGE: Final = 3e-4
 """Of the kinds: a prompt's kind is known without noise."""
 INNER_FOLDS: Final = 3
 QUANTILES: Final = 201
+ROUNDING: Final = 1e-5
+"""A number that differs by less between prompts, of one of about 1, is the same in all."""
+DRAWS: Final = 500
+"""Of a bootstrap: its standard error is right to 3%."""
 JITTER: Final = 1e-5
 """Keeps the kernel matrix of the landmarks invertible."""
 
@@ -83,12 +87,24 @@ class Samples:
         names = ("piece_means", "learned", "forms", "grams", "gains", "sources", "counts", "groups")
         return replace(self, **{name: getattr(self, name)[indices] for name in names})
 
+    def told_apart(self) -> int:
+        """Return how many of the prompts can be told apart by their features."""
+        seen = np.concatenate([self.piece_means, self.learned, self.forms, self.grams], axis=1)
+        return len(np.unique(seen, axis=0))
+
     def weights(self) -> Floats:
         """Return the weight of each sample; each source's add up to the same but for `counts`, all to 1."""
         names, places, counts = np.unique(self.sources, return_inverse=True, return_counts=True)
         weights: Floats = (self.counts / (counts[places] * len(names))).astype(np.float32)
         weights /= weights.sum()
         return weights
+
+    def mean_gain(self) -> tuple[float, float]:
+        """Return the mean gain, and its standard error: groups are independent, the prompts of one are not."""
+        weights = self.weights()
+        mean = float(weights @ self.gains)
+        by_group = np.bincount(self.groups, weights * (self.gains - mean))
+        return mean, float(np.sqrt((by_group**2).sum()))
 
     def folds(self, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
         """Yield the indices to train on and those left out, for each fold; groups stay together."""
@@ -164,7 +180,12 @@ def fit(samples: Samples, ridge: float | None = None, seed: int = 0) -> Fitted:
 
 
 def best_ridge(samples: Samples, design: _Design, seed: int = 0) -> float:
-    """Return the weight of the penalty with which left-out prompts are ordered best."""
+    """Return the weight of the penalty with which left-out prompts are ordered best.
+
+    Where the strong model gains nothing over all samples no order is best; it is the middle one then.
+    """
+    if float(samples.weights() @ samples.gains) <= 0:
+        return RIDGES[len(RIDGES) // 2]
     columns = design.columns(samples)
     folds = list(samples.folds(INNER_FOLDS, seed + 1))
     gains = samples.gains[:, None]
@@ -185,6 +206,38 @@ def quality(scores: Floats, samples: Samples) -> float:
         ValueError: the strong model gains nothing over all.
     """
     return apgr(scores.tolist(), samples.gains.tolist(), samples.weights().tolist())
+
+
+def standard_error(before: Floats, after: Floats, samples: Samples, draws: int = DRAWS, seed: int = 0) -> float:
+    """Return the standard error of `quality(after) - quality(before)`, by a bootstrap over the groups.
+
+    The whole gain stays that of the samples: it only scales the difference, and can be nothing in a draw.
+
+    Raises:
+        ValueError: the strong model gains nothing over all.
+    """
+    weights = samples.weights()
+    if (total := float(weights @ samples.gains)) <= 0:
+        raise ValueError(f"the strong model must gain over the weak one, gained {total} over {len(samples)} prompts")
+    groups, places = np.unique(samples.groups, return_inverse=True)
+    ranks = [np.unique(scores, return_inverse=True)[1] for scores in (before, after)]
+    rng = np.random.default_rng(seed)
+    differences = []
+    for _ in range(draws):
+        drawn = np.bincount(rng.integers(len(groups), size=len(groups)), minlength=len(groups))
+        mix = weights * drawn[places]
+        mix /= mix.sum()
+        old, new = (_gain_by_rank(rank, mix, samples.gains) for rank in ranks)
+        differences.append((new - old) / total)
+    return float(np.std(differences, ddof=1))
+
+
+def _gain_by_rank(ranks: Indices, weights: Floats, gains: Floats) -> float:
+    """Return the area under the curve of `apgr`, before it is divided by the whole gain: each prompt's gain counts as
+    often as its score is higher than others' (a half for those of the same score)."""
+    counts = np.bincount(ranks, weights)
+    lower = np.cumsum(counts) - counts / 2
+    return float((weights * gains) @ lower[ranks])
 
 
 def cross_validated(samples: Samples, count: int, seed: int) -> Floats:
@@ -270,6 +323,7 @@ class _Sums:
 
 def _inputs(samples: Samples) -> Inputs:
     form_mean, form_deviation = samples.forms.mean(0), samples.forms.std(0) + 1e-6
+    form_deviation[form_deviation < ROUNDING * (1 + np.abs(form_mean))] = 1
     standard = np.clip((samples.forms - form_mean) / form_deviation, -CLIP, CLIP)
     steps = np.linspace(TAILS, 1 - TAILS, KNOTS)
     places = [np.unique(np.quantile(column, steps).astype(np.float32)) for column in standard.T]
@@ -289,8 +343,9 @@ def _inputs(samples: Samples) -> Inputs:
 
 
 def _spread(values: Floats) -> float:
-    """Return the root of the mean squared distance from the mean."""
-    return float(np.sqrt(((values - values.mean(0)) ** 2).sum(1).mean())) + 1e-6
+    """Return the root of the mean squared distance from the mean; 1 where it is nothing, which magnifies nothing."""
+    spread = float(np.sqrt(((values - values.mean(0)) ** 2).sum(1).mean())) + 1e-6
+    return spread if spread > ROUNDING else 1.0
 
 
 def _quantiles(gains: Floats, weights: Floats) -> Floats:

@@ -14,11 +14,13 @@ gains less, so that a score means the same whatever the scale.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,7 +176,13 @@ class GainModel:
         return rising
 
     def save(self, path: Path) -> None:
-        """Write the model; the same model gives the same bytes."""
+        """Write the model; the same model gives the same bytes.
+
+        Raises:
+            ConfigError: it is none that `load` would take, or the file cannot be written.
+        """
+        if problem := self._problem():
+            raise ConfigError(f"{path}: not written, since the fitted model is none: {problem}")
         scalars = (
             self.inputs.piece_scale,
             self.inputs.form_scale,
@@ -197,7 +205,10 @@ class GainModel:
             "kind_gains": self.kind_gains,
             "quantiles": self.quantiles,
         }
-        np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # its stub takes only ** of one type
+        try:
+            np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # its stub takes only ** of one type
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: Path) -> GainModel:
@@ -206,30 +217,115 @@ class GainModel:
         Raises:
             ConfigError: the file is missing or no gain model.
         """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            piece_scale, form_scale, curve_scale, width = map(float, arrays["scalars"])
-            inputs = Inputs(
-                piece_mean=arrays["piece_mean"],
-                piece_scale=piece_scale,
-                form_mean=arrays["form_mean"],
-                form_deviation=arrays["form_deviation"],
-                form_scale=form_scale,
-                knots=Knots(arrays["knot_number"], arrays["knot_place"]),
-                curve_mean=arrays["curve_mean"],
-                curve_scale=curve_scale,
-            )
-            landmarks = arrays["landmarks"].astype(np.float32)
-            names = ("weights", "gram_weights", "piece_weights", "base", "kind_gains", "quantiles")
-            weights, gram_weights, piece_weights, base, kind_gains, quantiles = (arrays[name] for name in names)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ConfigError(
-                f"auto.gain_model: {path} is no gain model of `power-lever calibrate`: {error}"
-            ) from error
-        if len(inputs.form_mean) != len(FORM) or len(gram_weights) != GRAMS:
-            raise ConfigError(f"auto.gain_model: {path} was made by another version; run `power-lever calibrate` again")
-        return cls(inputs, landmarks, width, weights, gram_weights, piece_weights, base, kind_gains, quantiles)
+        no_model = f"auto.gain_model: {path} is no gain model of `power-lever calibrate`"
+        arrays = _read_arrays(path, no_model)
+        missing = [name for name in _ARRAYS if name not in arrays]
+        if missing:
+            raise ConfigError(f"{no_model}: it has no {missing[0]}")
+        for name in _ARRAYS:
+            kind, dimensions = arrays[name].dtype.kind, arrays[name].ndim
+            if kind not in "fiu" or dimensions != (2 if name in _TABLES else 1):
+                raise ConfigError(f"{no_model}: {name} has {dimensions} dimensions of type {arrays[name].dtype}")
+        if len(arrays["scalars"]) != 4:
+            raise ConfigError(f"{no_model}: scalars has {len(arrays['scalars'])} numbers, not 4")
+        piece_scale, form_scale, curve_scale, width = map(float, arrays["scalars"])
+        inputs = Inputs(
+            piece_mean=arrays["piece_mean"],
+            piece_scale=piece_scale,
+            form_mean=arrays["form_mean"],
+            form_deviation=arrays["form_deviation"],
+            form_scale=form_scale,
+            knots=Knots(arrays["knot_number"], arrays["knot_place"]),
+            curve_mean=arrays["curve_mean"],
+            curve_scale=curve_scale,
+        )
+        landmarks = arrays["landmarks"].astype(np.float32)
+        names = ("weights", "gram_weights", "piece_weights", "base", "kind_gains", "quantiles")
+        weights, gram_weights, piece_weights, base, kind_gains, quantiles = (arrays[name] for name in names)
+        model = cls(inputs, landmarks, width, weights, gram_weights, piece_weights, base, kind_gains, quantiles)
+        if not model._fits():
+            raise ConfigError(_ANOTHER_VERSION.format(path))
+        if problem := model._problem():
+            raise ConfigError(f"{no_model}: {problem}")
+        return model
+
+    def _fits(self) -> bool:
+        """Return whether the sizes fit each other and the features of this version."""
+        inputs, outputs = self.inputs, 1 + len(self.kind_gains)
+        knots = len(inputs.knots.place)
+        numbers = inputs.knots.number
+        return (
+            inputs.form_mean.shape == inputs.form_deviation.shape == (len(FORM),)
+            and numbers.shape == inputs.curve_mean.shape == (knots,)
+            and numbers.dtype.kind in "iu"
+            and bool(((numbers >= 0) & (numbers < len(FORM))).all())
+            and self.landmarks.shape[1] == len(inputs.piece_mean) + len(FORM) + knots
+            and self.weights.shape == (len(self.landmarks), outputs)
+            and self.gram_weights.shape == (GRAMS, outputs)
+            and self.piece_weights.shape[1:] == self.base.shape == (outputs,)
+        )
+
+    def _problem(self) -> str | None:
+        """Return why nothing can be rated with these numbers, or None."""
+        inputs = self.inputs
+        numbers = {
+            "piece_mean": inputs.piece_mean,
+            "form_mean": inputs.form_mean,
+            "form_deviation": inputs.form_deviation,
+            "knot_place": inputs.knots.place,
+            "curve_mean": inputs.curve_mean,
+            "landmarks": self.landmarks,
+            "weights": self.weights,
+            "gram_weights": self.gram_weights,
+            "piece_weights": self.piece_weights,
+            "base": self.base,
+            "kind_gains": self.kind_gains,
+            "quantiles": self.quantiles,
+        }
+        scales = (inputs.piece_scale, inputs.form_scale, inputs.curve_scale, self.width, *inputs.form_deviation)
+        for name, values in numbers.items():
+            if not np.isfinite(values).all():
+                return f"{name} has numbers that are not finite"
+        if not all(0 < scale < inf for scale in scales):
+            return "a scale is not a finite number above 0"
+        if len(self.quantiles) < 2 or (np.diff(self.quantiles) < 0).any() or self.quantiles[0] == self.quantiles[-1]:
+            return "the quantiles do not rise"
+        return None
+
+
+_ANOTHER_VERSION: Final = "auto.gain_model: {} was made by another version; run `power-lever calibrate` again"
+_TABLES: Final = frozenset({"landmarks", "weights", "gram_weights", "piece_weights"})
+"""The arrays of two dimensions; the others have one."""
+_ARRAYS: Final = (
+    *("scalars", "piece_mean", "form_mean", "form_deviation", "curve_mean", "knot_number", "knot_place"),
+    *sorted(_TABLES),
+    *("base", "kind_gains", "quantiles"),
+)
+"""What a file must have."""
+
+
+def _read_arrays(path: Path, no_model: str) -> dict[str, NDArray[Any]]:
+    """Return what is in a file.
+
+    Raises:
+        ConfigError: it is missing, cannot be read, or holds something else; the message begins with `no_model`.
+    """
+    try:
+        if not path.is_file():  # opening a named pipe would wait
+            raise ConfigError(f"{no_model}: {'it is not a file' if path.exists() else 'there is no such file'}")
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ConfigError(f"{no_model}: it is not an .npz file")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as stored:
+                return {name: np.asarray(stored[name]) for name in stored.files if name in _ARRAYS}
+    except OSError as error:
+        raise ConfigError(f"{no_model}: it cannot be read: {error.strerror or error}") from error
+    except ConfigError:
+        raise
+    # RuntimeError: a zip file that is encrypted, or compressed in another way.
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise ConfigError(f"{no_model}: it is damaged, or was made by something else") from error
 
 
 @lru_cache(maxsize=4)
@@ -239,4 +335,8 @@ def load_gain_model(path: str | None = None) -> GainModel:
     Raises:
         ConfigError: the file is missing or no gain model.
     """
-    return GainModel.load(GAIN_MODEL_FILE if path is None else Path(path))
+    model, pieces = GainModel.load(GAIN_MODEL_FILE if path is None else Path(path)), load_pieces()
+    sizes = (len(model.inputs.piece_mean) + len(model.piece_weights), len(model.piece_weights))
+    if sizes != (pieces.vectors.shape[1], pieces.learned):
+        raise ConfigError(_ANOTHER_VERSION.format(path))
+    return model

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from router.difficulty.gain_model import load_gain_model
+from router.difficulty.pieces import PIECES_FILE
 from router.registry import TIER_NAMES
 from serve_app.__main__ import main
 from serve_app.check_config import DEPLOYMENTS
@@ -173,4 +175,49 @@ def test_a_share_of_a_cards_memory_that_is_none_is_an_error(
     assert (
         f"tiers.eco.chain.0.engine_args: gpu_memory_utilization must be a number above 0 and at most 1, got {share!r}"
         in capsys.readouterr().err
+    )
+
+
+def test_a_gain_model_that_can_be_read_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_gain_model().save(tmp_path / "own.npz")
+    path = serve_config(tmp_path, {"profile": "local", "auto": {"gain_model": str(tmp_path / "own.npz")}})
+    assert main(["check", path]) == 0
+    assert capsys.readouterr().out == f"{path}: lever: valid with profile local\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("/nonexist.npz", "there is no such file"),
+        ("/etc/passwd", "it is not an .npz file"),
+        ("/etc", "it is not a file"),
+        (str(PIECES_FILE), "it has no scalars"),
+    ],
+)
+def test_a_gain_model_that_is_none_is_an_error_in_one_line(
+    model: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = f"auto.gain_model: {model} is no gain model of `power-lever calibrate`: {problem}\n"
+    path = serve_config(tmp_path, {"profile": "auto", "auto": {"gain_model": model}})
+    assert main(["check", path]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: {path}: args: {sentence}"
+    profile = tmp_path / "mine.yaml"
+    assert main(["profile", "--gpus", "L4:1", "--output", str(profile)]) == 0
+    profile.write_text(f"{profile.read_text()}\nauto: {{gain_model: {model}}}\n")
+    capsys.readouterr()
+    assert main(["check", str(profile)]) == 1
+    assert capsys.readouterr().err == f"error: {profile}: {sentence}"
+
+
+@pytest.mark.parametrize("model", ["", "relative.npz", "./own.npz", "~/own.npz"])
+def test_a_gain_model_without_an_absolute_path_is_an_error(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = serve_config(tmp_path, {"profile": "local", "auto": {"gain_model": model}})
+    assert main(["check", path]) == 1
+    assert capsys.readouterr().err == (
+        f"error: {path}: args (profile local): auto.gain_model: must be an absolute path, the same on every node, "
+        f"got {model!r}\n"
     )

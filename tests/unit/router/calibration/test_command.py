@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from router.calibration.command import main
@@ -44,7 +45,7 @@ def test_it_learns_what_gains_and_writes_a_model_that_the_config_names(
     data, output = written(tmp_path / "in.jsonl", rows()), tmp_path / "own.npz"
     assert main(["--data", str(data), "--output", str(output)]) == 0
     said = capsys.readouterr().out
-    assert "120 outcomes of 1 sources" in said
+    assert "120 outcomes of 1 source;" in said
     assert "0.75" in said  # half of the prompts gain, and it knows which
     assert f"gain_model: {output}" in said
     auto = AutoSettings(gain_model=str(output))
@@ -109,10 +110,120 @@ def test_text_that_is_no_json_an_empty_file_and_a_missing_one_are_errors(tmp_pat
 
 
 def test_too_few_outcomes_or_none_that_gains_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="99 outcomes, at least 100 are needed"):
-        main(["--data", str(written(tmp_path / "in.jsonl", rows(99)))])
-    without = [row | {"strong_score": 0} for row in rows()]
+    with pytest.raises(
+        ConfigError, match="99 outcomes of 99 different prompts, at least 100 different prompts are needed"
+    ):
+        refit(tmp_path, rows(99))
+    with pytest.raises(ConfigError, match="1 outcome of 1 different prompt, at least"):
+        refit(tmp_path, rows(1))
     with pytest.raises(ConfigError, match="gains nothing"):
-        main(["--data", str(written(tmp_path / "in.jsonl", without))])
-    with pytest.raises(ConfigError, match="must end with"):
-        main(["--data", "in.jsonl", "--output", "model.yaml"])
+        refit(tmp_path, [row | {"strong_score": 0} for row in rows()])
+
+
+def refit(folder: Path, lines: list[dict[str, object]], *options: str) -> int:
+    """Refit to these lines, into `new.npz`."""
+    data, output = written(folder / "in.jsonl", lines), folder / "new.npz"
+    return main(["--data", str(data), "--output", str(output), *options])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "problem"),
+    [
+        ([f"hello {number % 3}" for number in range(150)], "150 outcomes of 3 different prompts, at least 100 "),
+        (["Hello there"] * 100 + ["hello  there"] * 100, "200 outcomes of 1 different prompt, at least 100 "),
+        (["word " * 9000] * 110, "110 outcomes of 1 different prompt, at least 100 "),
+        (
+            [f"{'word ' * 900}{number}{' word' * 900}" for number in range(120)],
+            "120 different prompts, but auto mode can tell only [0-9]+ apart, at least 100 ",
+        ),
+    ],
+)
+def test_prompts_that_are_too_much_alike_are_refused_and_nothing_is_written(
+    tmp_path: Path, prompts: list[str], problem: str
+) -> None:
+    lines = [{"prompt": prompt, "weak_score": 0, "strong_score": at % 2} for at, prompt in enumerate(prompts)]
+    with pytest.raises(ConfigError, match=problem):
+        refit(tmp_path, lines)
+    assert not (tmp_path / "new.npz").exists()
+
+
+def test_what_was_fitted_without_a_finite_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = np.full(120, np.nan, np.float32)
+    monkeypatch.setattr("router.calibration.command.cross_validated", lambda samples, folds, seed: nothing)
+    with pytest.raises(ConfigError, match=r"in\.jsonl: the prompts are too much alike, or their scores are"):
+        refit(tmp_path, rows())
+    assert not (tmp_path / "new.npz").exists()
+
+
+def test_a_gain_that_may_be_chance_is_refused(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    lines = [
+        row | {"weak_score": rng.random(), "strong_score": rng.random(), "source": f"s{at}"}
+        for at, row in enumerate(rows())
+    ]
+    gains = [float(str(line["strong_score"])) - float(str(line["weak_score"])) for line in lines]
+    if sum(gains) < 0:
+        lines = [line | {"weak_score": line["strong_score"], "strong_score": line["weak_score"]} for line in lines]
+    with pytest.raises(ConfigError, match=r"does not surely gain over the weak one \(mean gain 0\.\d+ with a standard"):
+        refit(tmp_path, lines)
+
+
+def noise() -> list[dict[str, object]]:
+    """Who gains has nothing to do with the prompt."""
+    rng = random.Random(2)
+    return [row | {"strong_score": int(rng.random() < 0.4)} for row in rows()]
+
+
+def test_a_refit_that_is_not_better_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = (
+        r"not surely better than the shipped one \([+-]0\.\d+ with a standard error of 0\.\d+\), so .*new\.npz was not"
+    )
+    with pytest.raises(ConfigError, match=problem):
+        refit(tmp_path, noise())
+    said = capsys.readouterr().out
+    assert "APGR on them: " in said
+    assert "wrote" not in said
+    assert not (tmp_path / "new.npz").exists()
+
+
+def test_a_refit_that_is_not_better_is_written_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refit(tmp_path, noise(), "--force") == 0
+    said = capsys.readouterr().out
+    assert "because of --force, although the refitted model is not surely better than the shipped one" in said
+    assert "Put it on every node" not in said
+    load_gain_model(str(tmp_path / "new.npz"))
+
+
+def test_the_output_is_looked_at_before_the_data(tmp_path: Path) -> None:
+    (tmp_path / "folder.npz").mkdir()
+    for output, problem in (
+        ("model.yaml", "must end with .npz"),
+        (str(tmp_path / "none" / "own.npz"), f"cannot be written: there is no folder {tmp_path / 'none'}"),
+        (str(tmp_path / "folder.npz"), "cannot be written: it is not a file"),
+        ("/proc/own.npz", "/proc/own.npz cannot be written: "),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            main(["--data", "none.jsonl", "--output", output])
+        assert str(caught.value).startswith("--output: ")
+        assert problem in str(caught.value)
+    with pytest.raises(ConfigError, match=r"none\.jsonl: cannot be read"):
+        main(["--data", "none.jsonl", "--output", str(tmp_path / "own.npz")])
+    assert not (tmp_path / "own.npz").exists()
+
+
+def test_null_counts_as_none_and_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    line = {"prompt": "x\u2028y", "weak_score": 0, "strong_score": 1}
+    nulls: dict[str, object] = {"source": None, "kind": None, "weight": None, "id": None}
+    text = "\n".join(json.dumps(one, ensure_ascii=False) for one in (line, line | nulls))
+    (tmp_path / "in.jsonl").write_text("\ufeff" + text, encoding="utf-8")
+    first, second = read_outcomes(tmp_path / "in.jsonl")
+    assert first == second
+    assert (second.source, second.weight, second.id, second.prompt) == ("own", 1, "", "x\u2028y")
+
+
+def test_keys_that_are_not_used_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refit(tmp_path, [row | {"weak": 1, "gain": 2} for row in rows()]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"warning: {tmp_path / 'in.jsonl'}: keys that are not used: weak, gain\n")
+    assert said.count("warning") == 1
+    assert "mean gain 0.500" in said
