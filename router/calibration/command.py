@@ -152,12 +152,10 @@ def calibrate(data: Path, auto: AutoSettings = DEFAULT_AUTO) -> Calibration:
         f"expected gain from which a prompt leaves {', '.join(TIER_NAMES[:-1])}: {_boundaries(shipped, auto)} {now}, "
         f"{_boundaries(made, auto)} refitted",
     ]
-    # Equal orders have no error and are no better.
-    doubt = (
-        None
-        if new - old > SURE * error
-        else f"the refitted model is not surely better than {present} one ({difference})"
-    )
+    doubt = None
+    if new - old <= SURE * error:  # equal orders have no error, and are no better
+        verdict = "is worse than" if old - new > SURE * error else "is not surely better than"
+        doubt = f"the refitted model {verdict} {present} one ({difference})"
     return Calibration(made, lines, doubt)
 
 

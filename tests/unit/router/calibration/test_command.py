@@ -186,6 +186,18 @@ def test_a_refit_that_is_not_better_is_not_written(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "new.npz").exists()
 
 
+def test_a_refit_that_is_worse_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "router.calibration.command.cross_validated",
+        lambda samples, folds, seed: -samples.gains + np.linspace(0, 0.1, len(samples), dtype=np.float32),
+    )
+    with pytest.raises(
+        ConfigError, match=r"refitted model is worse than the shipped one \(-0\.\d+ with a standard error"
+    ):
+        refit(tmp_path, rows())
+    assert not (tmp_path / "new.npz").exists()
+
+
 def test_a_refit_that_is_not_better_is_written_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert refit(tmp_path, noise(), "--force") == 0
     said = capsys.readouterr().out
