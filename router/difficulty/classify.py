@@ -145,6 +145,8 @@ def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[str, ...]:
         if hits and rule.same_sentence:
             sentences = sentences or scan.sentences()
             hits = _hits_in_a_sentence(sentences, hits, rule, scan.rules)
+        elif hits and rule.unless and scan.hits(rule.unless):
+            hits = _safety_hits(scan.outside(rule.unless), rule)
         if hits:
             reasons.append(_with_hits(rule.reason if where is None else f"{rule.reason}, {where}", hits))
     return tuple(reasons)
@@ -167,8 +169,9 @@ def _hits_in_a_sentence(sentences: list[str], hits: tuple[str, ...], rule: Safet
         rules: all.
     """
     opening = [term.partition(" ")[0] for term in hits]
-    near = (sentence for sentence in sentences if any(word in sentence for word in opening))
-    return next(filter(None, (_safety_hits(Scan.of(sentence, rules), rule) for sentence in near)), ())
+    near = (Scan.of(sentence, rules) for sentence in sentences if any(word in sentence for word in opening))
+    counted = (scan for scan in near if rule.unless is None or not scan.hits(rule.unless))
+    return next(filter(None, (_safety_hits(scan, rule) for scan in counted)), ())
 
 
 def _category(task: Scan, shape: Scan, tokens: int) -> tuple[Category, tuple[str, ...]]:

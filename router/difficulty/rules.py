@@ -73,6 +73,9 @@ class SafetyRule(Frozen):
     subject: Terms = Field(description="One of these must be in the prompt.")
     stake: Terms | None = Field(default=None, description="And one of these, where given.")
     and_also: Terms | None = Field(default=None, description="And one of these too, where given.")
+    unless: Terms | None = Field(
+        default=None, description="A sentence with one of these does not count (a stroke's width, a boss in a game)."
+    )
     same_sentence: bool = Field(
         default=False, description="Whether all must stand in one sentence; for words that long texts have by chance."
     )
@@ -95,7 +98,7 @@ class Rules(Frozen):
     @cached_property
     def all_terms(self) -> tuple[Terms, ...]:
         """The terms of every rule."""
-        parts = [terms for rule in self.safety for terms in (rule.subject, rule.stake, rule.and_also)]
+        parts = [terms for rule in self.safety for terms in (rule.subject, rule.stake, rule.and_also, rule.unless)]
         safety = [terms for terms in parts if terms is not None]
         categories = [signal for group in self.categories.values() for signal in group]
         return (

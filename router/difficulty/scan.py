@@ -19,6 +19,7 @@ DIRECTIVE_CLAUSES = 16
 _CLAUSE_ENDS = "!?;,:\n。！？、，"  # noqa: RUF001 (full-width punctuation is meant)
 SENTENCES = 32
 """How many sentences at either end are searched one by one. It bounds the time for a text of short sentences."""
+_SENTENCE_ENDS = ".!?。！？"  # noqa: RUF001 (full-width punctuation is meant)
 _ASCII = bytes(range(128))
 
 
@@ -73,6 +74,18 @@ class Scan:
         """Return the sentences at the text's beginning and end, folded."""
         parts = folded_sentences(self.text)
         return parts if len(parts) <= 2 * SENTENCES else parts[:SENTENCES] + parts[-SENTENCES:]
+
+    def outside(self, terms: Terms) -> Scan:
+        """Return the text without those sentences, of its first and last ones, that have one of the terms."""
+        text = self.text
+        for end in _SENTENCE_ENDS:
+            text = text.replace(end, f"{end}\n")
+        parts = text.split("\n")
+        read = range(len(parts)) if len(parts) <= 2 * SENTENCES else [*range(SENTENCES), *range(-SENTENCES, 0)]
+        for place in read:
+            if Scan.of(parts[place], self.rules).hits(terms):
+                parts[place] = ""
+        return Scan.of("\n".join(parts), self.rules)
 
     def numbers(self) -> int:
         """Return how many numbers the text has, in digits or in words."""

@@ -274,7 +274,9 @@ def test_no_regular_expression_can_backtrack_because_there_is_none(module: types
 @pytest.mark.parametrize("rule", load_rules().safety, ids=lambda rule: rule.reason)
 def test_every_term_of_the_safety_rules_can_be_found(rule: SafetyRule) -> None:
     others = [terms for terms in (rule.stake, rule.and_also) if terms]
-    stake = " ".join([*terms.words, *terms.phrases][0] for terms in others)
+    stake = " ".join(
+        [*terms.words, *terms.phrases, *(term.decode() for term in terms.other_scripts)][0] for terms in others
+    )
     spoken = [*rule.subject.words, *rule.subject.phrases]
     spoken += [term.decode() for term in rule.subject.other_scripts]
     for term in spoken:
