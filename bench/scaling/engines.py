@@ -249,7 +249,8 @@ def _prefill(requests: Requests, replicas: Replicas, counts: Counts, speed: Spee
     took_s = requests.prefill_s[request] + chunks * replicas.kv_tokens[place] * speed.kv_s
     replicas.prompts_s[place] -= requests.prefill_s[request]
     replicas.prompt_ends_s[place] = now_s + took_s
-    replicas.tokens_per_s[place] = chunks / took_s
+    # A step with a short prompt gives the others their token no sooner than one without.
+    replicas.tokens_per_s[place] = min(chunks / took_s, _decode_per_s(replicas, speed, place))
     if replicas.ready_s[place] <= requests.arrival_s[request]:
         counts.waits[0] += 1
         counts.waited_s[0] += now_s - requests.arrival_s[request]
@@ -343,14 +344,21 @@ def _first(replicas: Replicas, place: int) -> int:
 
 
 @_inlined
+def _decode_per_s(replicas: Replicas, speed: Speed, place: int) -> float:
+    """Return the tokens per second of each decoding request in steps without a prompt."""
+    batch = replicas.decoding[place]
+    gpu_s = speed.pass_s[batch] + replicas.kv_tokens[place] * speed.kv_s
+    return float(1 / max(speed.host_s[batch], gpu_s))
+
+
+@_inlined
 def _plan(replicas: Replicas, speed: Speed, place: int) -> None:
     """Set a replica's speed and next event, and hold the tournament again."""
     batch, next_s = replicas.decoding[place], inf
     if replicas.prompts[place] > 0:
         next_s = replicas.prompt_ends_s[place]
     elif batch > 0:
-        gpu_s = speed.pass_s[batch] + replicas.kv_tokens[place] * speed.kv_s
-        replicas.tokens_per_s[place] = 1 / max(speed.host_s[batch], gpu_s)
+        replicas.tokens_per_s[place] = _decode_per_s(replicas, speed, place)
     else:
         replicas.tokens_per_s[place] = 0.0
     if batch > 0:

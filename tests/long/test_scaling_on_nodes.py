@@ -107,7 +107,8 @@ class Watch:
                 seen = api.get("/api/tiers").json()
                 [tier] = [tier for tier in seen["tiers"] if tier["name"] == "balanced"]
                 now_s = time.monotonic()
-                running, starting = tier["replicas"]["running"], tier["replicas"]["starting"]
+                running = tier["replicas"]["running"]
+                starting = tier["replicas"]["starting"] + tier["replicas"]["pending"]  # for which a node is to come
                 if last is not None:
                     self.starts += max(0, running - last[0])
                 if (running, starting) != last:

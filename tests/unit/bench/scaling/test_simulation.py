@@ -87,6 +87,15 @@ def test_a_prompt_of_several_chunks_lets_others_decode_a_token_in_each() -> None
     assert run(traffic, always(1), target_s=9.55, hardware=chunked).missed == 0
 
 
+def test_a_prompt_shorter_than_a_step_gives_the_others_no_token_sooner() -> None:
+    # The prompts are done at 1.02 and 1.04 s. The first request's other 95 tokens take 9.5 s all the same, and the third
+    # has its first token at 10.54 s.
+    short = replace(PLAIN, prompts_s=((1.0, 0.02), (1000.0, 0.02)))
+    traffic = trace(1.0, 1.0, 2.0)
+    assert run(traffic, always(1), target_s=8.53, hardware=short).missed == 1
+    assert run(traffic, always(1), target_s=8.55, hardware=short).missed == 0
+
+
 def test_steps_take_longer_with_a_larger_batch() -> None:
     # From 2 s on both decode at 0.2 s a token: the first ends 94 tokens later, at 20.8 s, the second at 20.9 s.
     slower = replace(PLAIN, pass_s=(0.1, 0.1, 0.2))
