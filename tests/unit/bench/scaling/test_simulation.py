@@ -88,7 +88,7 @@ def test_a_prompt_of_several_chunks_lets_others_decode_a_token_in_each() -> None
 
 
 def test_a_prompt_shorter_than_a_step_gives_the_others_no_token_sooner() -> None:
-    # The prompts are done at 1.02 and 1.04 s. The first request's other 95 tokens take 9.5 s all the same, and the third
+    # The prompts are done at 1.02 and 1.04 s. The first request's other 95 tokens take 9.5 s all the same; the third
     # has its first token at 10.54 s.
     short = replace(PLAIN, prompts_s=((1.0, 0.02), (1000.0, 0.02)))
     traffic = trace(1.0, 1.0, 2.0)
