@@ -3,9 +3,9 @@
 Two real engines of the local profile, one that drafts by n-gram lookup and one without speculation. By batch size:
 
 conservation_error   busy time that nobody was billed, over busy time: prompts of many lengths (read in pieces beside
-                     others that decode), answers of many lengths, stop strings, clients that leave, and, where the KV
-                     cache is small, preemptions. Billed are whole answers, and of clients that left what they had until
-                     their last token and what the engine counts as left.
+                     others that decode), answers of many lengths, stop strings, clients that leave. Billed are whole
+                     answers, and of clients that left what they had until their last token and what the engine counts
+                     as left. Preemptions are in tests/integration/v2/test_shares.py.
 equal_bill_spread    (dearest - cheapest) / mean of the bills of equal requests. They come while the engine reads a long
                      prompt, so that it begins and ends them in the same steps: who decodes alone pays alone.
 busy_share           busy time over the time from the first request to the last token
@@ -28,12 +28,9 @@ from bench.reporting.report import Value, print_report, provenance, write_json
 from cluster.profiles.reading import load_profile
 from cluster.weights import models_dir
 from cluster.weights.folder import model_path
-from router.registry import ChainEntry
 
 BATCHES: Final = (1, 8, 32)
 TOKENS: Final = 48
-KV_BLOCKS: Final = 56
-"""So few that 32 requests preempt each other."""
 STORY: Final = "Tell me a story about a fox that counts the stars. "
 
 
@@ -69,11 +66,6 @@ def spread(batch: Batch) -> float:
     return (max(bills) - min(bills)) / mean(bills)
 
 
-def small(entry: ChainEntry) -> ChainEntry:
-    """Return the entry with a KV cache in which requests preempt each other."""
-    return entry.model_copy(update={"engine_args": entry.engine_args | {"num_gpu_blocks_override": KV_BLOCKS}})
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     args = parser("bench.energy", __doc__, "one round instead of three").parse_args(argv)
@@ -85,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with TemporaryDirectory() as folder:
         for entry in tier.chain:
             print(f"{entry.name}: starting", file=sys.stderr)
-            with engine_process(small(entry), tier, models, Path(folder) / "log") as engine:
+            with engine_process(entry, tier, models, Path(folder) / "log") as engine:
                 engine.ask([Ask(STORY, max_tokens=TOKENS)] * 8)  # steps of many sizes, so that costs are known
                 for batch in BATCHES:
                     for number in range(1 if args.quick else 3):
