@@ -183,28 +183,7 @@ class GainModel:
         """
         if problem := self._problem():
             raise ConfigError(f"{path}: not written, since the fitted model is none: {problem}")
-        scalars = (
-            self.inputs.piece_scale,
-            self.inputs.form_scale,
-            self.inputs.curve_scale,
-            self.width,
-        )
-        arrays = {
-            "piece_mean": self.inputs.piece_mean,
-            "form_mean": self.inputs.form_mean,
-            "form_deviation": self.inputs.form_deviation,
-            "curve_mean": self.inputs.curve_mean,
-            "knot_number": self.inputs.knots.number,
-            "knot_place": self.inputs.knots.place,
-            "scalars": np.array(scalars, np.float32),
-            "landmarks": self.landmarks.astype(np.float16),
-            "weights": self.weights,
-            "gram_weights": self.gram_weights,
-            "piece_weights": self.piece_weights,
-            "base": self.base,
-            "kind_gains": self.kind_gains,
-            "quantiles": self.quantiles,
-        }
+        arrays = self._arrays() | {"landmarks": self.landmarks.astype(np.float16)}
         try:
             np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # its stub takes only ** of one type
         except OSError as error:
@@ -265,15 +244,18 @@ class GainModel:
             and self.piece_weights.shape[1:] == self.base.shape == (outputs,)
         )
 
-    def _problem(self) -> str | None:
-        """Return why nothing can be rated with these numbers, or None."""
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the model's numbers by their names in a file."""
         inputs = self.inputs
-        numbers = {
+        scalars = (inputs.piece_scale, inputs.form_scale, inputs.curve_scale, self.width)
+        return {
             "piece_mean": inputs.piece_mean,
             "form_mean": inputs.form_mean,
             "form_deviation": inputs.form_deviation,
-            "knot_place": inputs.knots.place,
             "curve_mean": inputs.curve_mean,
+            "knot_number": inputs.knots.number,
+            "knot_place": inputs.knots.place,
+            "scalars": np.array(scalars, np.float32),
             "landmarks": self.landmarks,
             "weights": self.weights,
             "gram_weights": self.gram_weights,
@@ -282,9 +264,13 @@ class GainModel:
             "kind_gains": self.kind_gains,
             "quantiles": self.quantiles,
         }
+
+    def _problem(self) -> str | None:
+        """Return why nothing can be rated with these numbers, or None."""
+        inputs = self.inputs
         scales = (inputs.piece_scale, inputs.form_scale, inputs.curve_scale, self.width, *inputs.form_deviation)
-        for name, values in numbers.items():
-            if not np.isfinite(values).all():
+        for name, values in self._arrays().items():
+            if name != "scalars" and not np.isfinite(values).all():
                 return f"{name} has numbers that are not finite"
         if not all(0 < scale < inf for scale in scales):
             return "a scale is not a finite number above 0"

@@ -185,8 +185,9 @@ def _ended(state: RequestState, reason: str, records: SpecRecords) -> Finished:
     record = records.of(state.queue)
     waited_s = state.stats.scheduled_ts - state.stats.queued_ts if state.stats is not None else 0.0
     tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
-    idle_s = records.bill_idle(record)
-    return Finished(reason, state.prompt_len, tokens, max(0.0, 1000 * waited_s), record.stats(), record.busy_s, idle_s)
+    records.bill_idle(record)
+    waited_ms = max(0.0, 1000 * waited_s)
+    return Finished(reason, state.prompt_len, tokens, waited_ms, record.stats(), record.busy_s, record.idle_s)
 
 
 class ShownMetrics(RequestSpecDecodeMetrics):
@@ -250,8 +251,8 @@ class VllmEngine:
                 tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
-            idle_s = self._records.bill_idle(record)
-            yield _finished(output, completion, len(prompt_ids), completion_tokens, record, idle_s)
+            self._records.bill_idle(record)
+            yield _finished(output, completion, len(prompt_ids), completion_tokens, record)
         finally:
             # A request whose adding was interrupted is in the engine nevertheless: wait for its handle, then abort.
             if not finished and not self._engine.errored:
@@ -401,12 +402,7 @@ def _push(texts: TokenTexts, completion: CompletionOutput, accepted: list[bool])
 
 
 def _finished(
-    output: RequestOutput,
-    completion: CompletionOutput,
-    prompt_tokens: int,
-    count: int,
-    record: RequestRecord,
-    idle_s: float,
+    output: RequestOutput, completion: CompletionOutput, prompt_tokens: int, count: int, record: RequestRecord
 ) -> Finished:
     times = output.metrics
     waited = times.scheduled_ts - times.queued_ts if times is not None and times.scheduled_ts else 0.0
@@ -417,5 +413,5 @@ def _finished(
         max(0.0, waited * 1000),
         record.stats(),
         record.busy_s,
-        idle_s,
+        record.idle_s,
     )

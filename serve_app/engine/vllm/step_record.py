@@ -147,12 +147,11 @@ class SpecRecords:
         """Time since the engine was ready, s."""
         return self._clock() - self._ready_s
 
-    def bill_idle(self, record: RequestRecord) -> float:
-        """Bill a request that has ended its part of the engine's idle time, and return it, s. Again: nothing more."""
+    def bill_idle(self, record: RequestRecord) -> None:
+        """Bill a request that has ended its part of the engine's idle time. Again: nothing more."""
         more_s = record.busy_s - record.billed_idle_for_s
         record.idle_s += self._idle.bill(more_s, self._totals.busy_s, self.up_s)
         record.billed_idle_for_s = record.busy_s
-        return record.idle_s
 
     @property
     def own_drafts(self) -> DraftCount:
