@@ -217,6 +217,12 @@ class Tier(Frozen):
     idle_watts: float = Field(
         ge=0, description="Power draw of one idle replica (all its GPUs, or its share of one), W."
     )
+    limit_watts: float | None = Field(
+        default=None,
+        gt=0,
+        description="Most power that the GPUs of one replica can draw (their power limit, or its share of one), W; "
+        "null: not known.",
+    )
     max_ongoing_requests: int = Field(
         default=64, ge=1, description="Most requests that one replica works on at a time."
     )

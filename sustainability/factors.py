@@ -15,6 +15,7 @@ DEFAULT_PATH = Path(__file__).with_name("factors.yaml")
 Site = Literal["simple", "us", "world", "aws", "azure", "google"]
 Grid = Literal["simple", "us", "world", "france", "sweden"]
 CarbonMethod = Literal["location", "market"]
+Confidence = Literal["low", "medium", "high"]
 
 
 class _Frozen(BaseModel):
@@ -28,7 +29,7 @@ class Factor(_Frozen):
     unit: str = Field(description="Unit of `value`.")
     year: int = Field(ge=2015, le=2100, description="Year that the value is of.")
     source: str = Field(min_length=1, description="Where the value comes from, and its weaknesses.")
-    confidence: Literal["low", "medium", "high"] = Field(description="How much to trust the value.")
+    confidence: Confidence = Field(description="How much to trust the value.")
 
 
 class Water(Factor):

@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field
 
 from router.registry import Frozen
+from sustainability.factors import Confidence
 
 GIB: Final = 1 << 30
 _HERE: Final = Path(__file__).parent
@@ -34,9 +35,14 @@ class Gpu(Frozen):
     capability: float = Field(ge=7, description="CUDA compute capability.")
     active_watts: float = Field(gt=0, description="Power draw of the busy card, W.")
     idle_watts: float = Field(gt=0, description="Power draw of the idle card, W.")
-    watts_source: str = Field(description="Where the watts come from.")
+    limit_watts: float = Field(gt=0, description="Power limit of the card (TDP), W.")
+    watts_source: str = Field(min_length=1, description="Where the watts come from.")
+    watts_year: int = Field(ge=2015, le=2100, description="Year that the watts are of.")
+    watts_confidence: Confidence = Field(description="How much to trust the watts as those of a card that serves LLMs.")
     price_usd_per_hour: float = Field(gt=0, description="Price of one card, USD per hour.")
-    price_source: str = Field(description="Whose price, and when.")
+    price_source: str = Field(min_length=1, description="Whose price, and when.")
+    price_year: int = Field(ge=2015, le=2100, description="Year that the price is of.")
+    price_confidence: Confidence = Field(description="How much to trust the price.")
     system: str | None = Field(
         default=None, description="Its name in aiconfigurator, if kernel times were measured on it."
     )

@@ -130,6 +130,7 @@ def tier_of(recipe: Recipe, *, hundredths: int, power: tuple[int, int], replicas
         price_usd_per_hour=round(gpu.price_usd_per_hour * share, 3),
         active_watts=round(gpu.active_watts * share),
         idle_watts=round(gpu.idle_watts * share),
+        limit_watts=round(gpu.limit_watts * share),
         max_ongoing_requests=_requests(gpu, whole=whole),
         cold_start_s=_cold_start_s(model),
         chain=tuple(_chain(recipe, model, gpu, whole=whole, share=share)),

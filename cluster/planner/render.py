@@ -77,7 +77,9 @@ def _models(plan: Plan) -> Iterator[str]:
 
 
 def _tier(name: str, tier: Tier) -> Iterator[str]:
-    for key in ("power", "gpu", "gpus", "cpus", "replicas", "price_usd_per_hour", "active_watts", "idle_watts"):
+    for key in ("power", "gpu", "gpus", "cpus", "replicas", "price_usd_per_hour"):
+        yield f"    {key}: {_flow(_plain(getattr(tier, key)))}"
+    for key in ("active_watts", "idle_watts", "limit_watts"):
         yield f"    {key}: {_flow(_plain(getattr(tier, key)))}"
     for key in ("max_ongoing_requests", "cold_start_s", "expected_ttft_ms", "expected_tokens_per_s"):
         yield f"    {key}: {_flow(_plain(getattr(tier, key)))}"

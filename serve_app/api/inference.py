@@ -16,6 +16,7 @@ from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
 from serve_app.api.explanation import Explanation
+from serve_app.api.routing import answer_headers
 from serve_app.api.sse import (
     PING,
     PING_EVERY_S,
@@ -103,7 +104,8 @@ class InferenceStream:
             ApiError: the engine or the tier's queue refused the request.
         """
         await self.admit()
-        headers = {"content-type": "text/event-stream; charset=utf-8", "x-request-id": self.request_id}
+        headers = answer_headers(self.plan, self.request_id, self.decision_id)
+        headers["content-type"] = "text/event-stream; charset=utf-8"
         return StreamResponse(self.events(), 200, SSE_HEADERS | headers, self.aclose)
 
     async def admit(self) -> None:

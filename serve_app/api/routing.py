@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -12,15 +13,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from router.plan import Plan
 from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, ErrorForm, error_response, internal_error
+from serve_app.api.spec_view import planned_spec
 
 TIER_HEADER: Final = "x-power-lever-tier"
 ENTRY_HEADER: Final = "x-power-lever-entry"
 DECISION_HEADER: Final = "x-power-lever-decision"
 SPEC_HEADER: Final = "x-power-lever-spec"
-"""Response headers of the `/v1` routes: who answers, the chain entry, the id of the decision record, and what is
-planned about speculation, in JSON."""
+"""Response headers of the routes that answer prompts: who answers, the chain entry, the id of the decision record, and
+what is planned about speculation, in JSON."""
 _ANTHROPIC_HEADERS: Final = (
     "anthropic-beta",
     "anthropic-dangerous-direct-browser-access",
@@ -30,6 +33,24 @@ _ANTHROPIC_HEADERS: Final = (
 """Request headers of Anthropic's SDK in a web page."""
 Handler = Callable[[Request, str], Awaitable[Response]]
 """Takes a request and its id."""
+
+
+def answer_headers(plan: Plan, request_id: str, decision_id: str | None) -> dict[str, str]:
+    """Return the headers that say who answers.
+
+    Args:
+        plan: who, and what is planned about speculation.
+        request_id: of the request.
+        decision_id: under which the decision record can be read; None: it has none.
+    """
+    planned = planned_spec(plan.entry, plan.spec, plan.drafts, plan.no_drafts_reason)
+    headers = {
+        TIER_HEADER: plan.tier,
+        ENTRY_HEADER: plan.entry.name,
+        SPEC_HEADER: json.dumps(planned),  # ASCII, as headers must be
+        "x-request-id": request_id,
+    }
+    return headers if decision_id is None else headers | {DECISION_HEADER: decision_id}
 
 
 def route(path: str, handler: Handler, *methods: str) -> Route:

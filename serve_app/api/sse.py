@@ -9,13 +9,14 @@ import orjson
 
 from router.observation import TierState
 from router.plan import Plan
-from router.registry import Profile
+from router.registry import Profile, Tier
 from router.trace_steps import TraceStep
 from serve_app.api.spec_view import planned_spec, used_spec
 from serve_app.engine.interface import Finished, Token
-from sustainability.factors import place_of
+from sustainability.factors import Place, place_of
 from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
 from sustainability.savings import savings
+from sustainability.units import SECONDS_PER_HOUR
 
 PING: Final = b": ping\n\n"
 PING_EVERY_S: Final = 0.4
@@ -124,7 +125,9 @@ def metrics_data(
     """
     tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
     engine_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
-    batch = max(1.0, engine_s / finished.busy_s) if finished.busy_s > 0 else 1.0
+    # The engine's own clock: of an answer of some ms, the way to the ingress takes a good part.
+    shared_s = engine_s if finished.engine_s is None else finished.engine_s
+    batch = max(1.0, shared_s / finished.busy_s) if finished.busy_s > 0 else 1.0
     hardware = Hardware(tier.gpus, tier.active_watts, tier.idle_watts, tier.price_usd_per_hour)
     place = place_of(profile.energy)
     used = footprint(hardware, finished.busy_s, place)
@@ -156,9 +159,7 @@ def metrics_data(
             "wh": used.energy_wh,
             "full_wh": full.energy_wh,
             # The range is of GPUs.
-            "range": {"low": used.energy_wh * place.watts_low, "high": used.energy_wh * place.watts_high}
-            if tier.gpus
-            else None,
+            "range": _range(tier, finished.busy_s, place) if tier.gpus else None,
             "source": "modelled",
         },
         "water_l": used.water_l,
@@ -191,3 +192,12 @@ def metrics_data(
             },
         },
     }
+
+
+def _range(tier: Tier, busy_s: float, place: Place) -> dict[str, float]:
+    """Return what GPUs whose watts are modelled may really have drawn, Wh: at most their power limit."""
+    high_watts = tier.active_watts * place.watts_high
+    if tier.limit_watts is not None:
+        high_watts = max(tier.active_watts, min(high_watts, tier.limit_watts))
+    hours = busy_s / SECONDS_PER_HOUR
+    return {"low": tier.active_watts * place.watts_low * hours, "high": high_watts * hours}

@@ -69,6 +69,7 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "price_usd_per_hour": tier.price_usd_per_hour,
         "active_watts": tier.active_watts,
         "idle_watts": tier.idle_watts,
+        "limit_watts": tier.limit_watts,
         "replicas": {
             "running": state.running,
             "starting": state.starting,

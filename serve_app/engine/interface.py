@@ -120,6 +120,8 @@ class Finished:
     """Its share of the engine's busy time (`sustainability/shares.py`), s."""
     idle_s: float = 0.0
     """The part of the replica's idle time that falls to it, s."""
+    engine_s: float | None = None
+    """From its first scheduling to its last token, by the engine's clock, s; None: the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True)

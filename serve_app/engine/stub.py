@@ -184,7 +184,8 @@ class StubEngine:
         yield Admitted()
 
         self._running.add(request.request_id)
-        before_s = self._shares.change(1, self.clock())
+        began_s = self.clock()
+        before_s = self._shares.change(1, began_s)
         try:
             await asyncio.sleep(todo.first)
             record = RequestRecord()
@@ -204,9 +205,11 @@ class StubEngine:
                 if until == todo.die:
                     os._exit(17)
             ended = ended or (todo.tokens is not None and total == todo.tokens)
-            busy_s = self._shares.change(0, self.clock()) - before_s
+            ended_s = self.clock()
+            busy_s = self._shares.change(0, ended_s) - before_s
             idle_s = self._idle.bill(busy_s, self._shares.busy_s, self.up_s())
-            yield Finished("stop" if ended else "length", prompt_tokens, made, 0.0, record.stats(), busy_s, idle_s)
+            reason = "stop" if ended else "length"
+            yield Finished(reason, prompt_tokens, made, 0.0, record.stats(), busy_s, idle_s, ended_s - began_s)
         finally:
             self._shares.change(-1, self.clock())
             self._running.discard(request.request_id)

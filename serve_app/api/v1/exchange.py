@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ from serve_app.api.errors import (
     incomplete_stream,
     raise_if_late,
 )
-from serve_app.api.routing import DECISION_HEADER, ENTRY_HEADER, SPEC_HEADER, TIER_HEADER
-from serve_app.api.spec_view import planned_spec
+from serve_app.api.routing import answer_headers
 from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S, metrics_data
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.api.v1.usage import used, with_used
@@ -159,16 +157,7 @@ class V1Exchange:
             await self.items.aclose()
 
     def _headers(self, media_type: str | None) -> dict[str, str]:
-        made = self.plan
-        planned = planned_spec(made.entry, made.spec, made.drafts, made.no_drafts_reason)
-        headers = {
-            TIER_HEADER: made.tier,
-            ENTRY_HEADER: made.entry.name,
-            SPEC_HEADER: json.dumps(planned),  # ASCII, as headers must be
-            "x-request-id": self.request_id,
-        }
-        if self.decision_id is not None:
-            headers[DECISION_HEADER] = self.decision_id
+        headers = answer_headers(self.plan, self.request_id, self.decision_id)
         if self.streaming:
             headers |= SSE_HEADERS
         return headers | ({"content-type": media_type} if media_type else {})

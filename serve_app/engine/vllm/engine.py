@@ -36,7 +36,7 @@ from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequ
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
-from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
+from vllm.v1.metrics.stats import RequestSpecDecodeMetrics, RequestStateStats
 
 from cluster.gpu_environment import drop_unwritable_caches
 from router.observation import Learned
@@ -187,7 +187,15 @@ def _ended(state: RequestState, reason: str, records: SpecRecords) -> Finished:
     tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
     records.bill_idle(record)
     waited_ms = max(0.0, 1000 * waited_s)
-    return Finished(reason, state.prompt_len, tokens, waited_ms, record.stats(), record.busy_s, record.idle_s)
+    engine_s = _engine_s(state.stats)
+    return Finished(reason, state.prompt_len, tokens, waited_ms, record.stats(), record.busy_s, record.idle_s, engine_s)
+
+
+def _engine_s(times: RequestStateStats | None) -> float | None:
+    """Return the time from a request's first scheduling to its last token, s, by the scheduler's clock."""
+    if times is None or not times.scheduled_ts or times.last_token_ts < times.scheduled_ts:
+        return None
+    return float(times.last_token_ts - times.scheduled_ts)
 
 
 class ShownMetrics(RequestSpecDecodeMetrics):
@@ -414,4 +422,5 @@ def _finished(
         record.stats(),
         record.busy_s,
         record.idle_s,
+        _engine_s(times),
     )

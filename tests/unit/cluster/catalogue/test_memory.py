@@ -55,6 +55,7 @@ def test_the_gpu_profiles_prices_and_watts_are_the_catalogues() -> None:
         card = GPUS[str(tier.gpu)]
         assert tier.price_usd_per_hour == pytest.approx(card.price_usd_per_hour * tier.gpus)
         assert (tier.active_watts, tier.idle_watts) == (card.active_watts * tier.gpus, card.idle_watts * tier.gpus)
+        assert tier.limit_watts == card.limit_watts * tier.gpus
 
 
 def test_the_gpu_profiles_expected_speed_is_the_estimated_one() -> None:

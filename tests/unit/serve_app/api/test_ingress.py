@@ -271,11 +271,12 @@ async def test_a_prompt_that_the_engine_counts_longer_goes_to_a_tier_with_more_r
     response, called = await asked(config, path)
     assert (response.status_code, called[1:]) == (200, ["ultra"])
     assert called[0] != "ultra"
+    assert response.headers["x-power-lever-tier"] == "ultra"
+    assert response.headers["x-power-lever-entry"] == config.tiers["ultra"].chain[0].name
     if path == "/api/inference":
         assert '"tier":"ultra"' in response.text
         assert "3002 prompt tokens" in response.text
     else:
-        assert response.headers["x-power-lever-tier"] == "ultra"
         assert "error" not in response.text
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import orjson
 import pytest
 
@@ -10,6 +13,7 @@ from router.plan import Plan, plan
 from router.request import InferenceRequest
 from serve_app.api.spec_view import used_spec
 from serve_app.api.sse import config_data, event, metrics_data, token_events
+from serve_app.config import AppConfig
 from serve_app.engine.interface import DraftCount, Finished, SpecStats, Token
 from tests.support.app_config import app_config
 from tests.support.streams import sse_events
@@ -237,10 +241,31 @@ def test_a_loss_against_the_baseline_is_shown_as_a_negative_saving() -> None:
     assert data["savings"]["percent"] == pytest.approx(-1900)
 
 
+def eco(**over: Any) -> AppConfig:
+    """The config with another eco tier."""
+    return CONFIG.model_copy(update={"tiers": CONFIG.tiers | {"eco": CONFIG.tiers["eco"].model_copy(update=over)}})
+
+
+def metrics_of(finished: Finished, config: AppConfig = CONFIG) -> dict[str, Any]:
+    return metrics_data(manual(10), config, finished, arrived_s=0.0, admitted_s=0.0, first_token_s=1.0, ended_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("limit_watts", "high_watts"), [(None, 123), (110, 110), (100, 100), (1000, 123), (60, 100)]
+)  # 60: a limit that the tier's own watts contradict
+def test_the_range_ends_at_the_power_limit_of_the_gpus(limit_watts: float | None, high_watts: float) -> None:
+    data = metrics_of(Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=3.6), eco(limit_watts=limit_watts))
+    assert data["energy"]["range"] == pytest.approx({"low": 0.071, "high": high_watts / 1000})
+
+
+def test_the_way_to_the_ingress_counts_in_no_batch() -> None:
+    """An answer alone on the engine for 10 ms, which took 2 s on its way."""
+    alone = Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=0.01, engine_s=0.01)
+    assert metrics_of(alone)["mean_batch"] == 1
+    assert metrics_of(replace(alone, engine_s=0.04))["mean_batch"] == 4
+
+
 def test_on_a_cpu_there_is_no_range_of_a_gpus_watts() -> None:
-    tiers = CONFIG.tiers | {"eco": CONFIG.tiers["eco"].model_copy(update={"gpu": None, "gpus": 0.0})}
-    finished = Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=1.0)
-    times = {"arrived_s": 0.0, "admitted_s": 0.0, "first_token_s": 1.0, "ended_s": 2.0}
-    data = metrics_data(manual(10), CONFIG.model_copy(update={"tiers": tiers}), finished, **times)
+    data = metrics_of(Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=1.0), eco(gpu=None, gpus=0.0))
     assert data["energy"]["range"] is None
     assert data["energy"]["full_wh"] == data["energy"]["wh"]  # no server beside it, and no idle time

@@ -49,7 +49,7 @@ async def test_a_stream_is_admitted_then_tokens_then_finished() -> None:
     assert items[0] == Admitted()
     assert len(tokens_of(items)) == 5
     end = end_of(items)
-    assert end == Finished("length", 4, 5, 0.0, SpecStats(), end.busy_s, end.idle_s)
+    assert end == Finished("length", 4, 5, 0.0, SpecStats(), end.busy_s, end.idle_s, end.engine_s)
     assert all(isinstance(item, list) for item in items[1:-1])
 
 

@@ -52,8 +52,12 @@ async def gpt(api: LocalIngress) -> AsyncIterator[openai.AsyncOpenAI]:
 async def test_a_follow_up_to_a_dangerous_question_gets_the_same_tier_on_every_route(
     api: LocalIngress, path: str
 ) -> None:
-    first = (await api.post("/api/inference", {"messages": CHAT, "max_tokens": 4})).text.split("\n\n")[0]
-    config = json.loads(first.removeprefix("data: "))["data"]
+    ours = await api.post("/api/inference", {"messages": CHAT, "max_tokens": 4})
+    config = json.loads(ours.text.split("\n\n")[0].removeprefix("data: "))["data"]
+    assert ours.headers["x-power-lever-tier"] == config["tier"]
+    assert ours.headers["x-power-lever-entry"] == config["fallback_step"]
+    assert ours.headers["x-power-lever-decision"] == config["decision_id"]
+    assert json.loads(ours.headers["x-power-lever-spec"]) == config["spec_decoding"]
     response = await api.post(path, {"model": "auto", **SAME[path]})
 
     assert response.status_code == 200, response.text
