@@ -4,6 +4,7 @@
 #   make test    install, run the tests (unit, integration, e2e on real vLLM)
 #   make check   format, lint, strict types; changes nothing
 #   make fix     format and lint, writing
+#   make tools   programs of Debian's and npm's packages for some of the tests; as root, `make test` does it
 #
 # Outside CI: `make coverage` runs the unit tests and shows the coverage of lines; `make test-long` runs what takes long by
 # nature (bench/results/long-tests.md has its last results).
@@ -33,7 +34,7 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 # Tests start a hundred Python processes, each of which would otherwise compile our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test test-unit test-integration test-e2e test-long coverage check fix install install-dev hashes weights clean
+.PHONY: serve test test-unit test-integration test-e2e test-long coverage check fix install install-dev tools hashes weights clean
 
 serve: install weights
 	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
@@ -44,7 +45,7 @@ weights: install
 # First what needs no Ray Serve, a process for each core; engines take longest and begin first. Then each suite with Ray
 # Serve by itself: a cluster that other tests slow down gives up starting, and tests beside a busy cluster hardly go on.
 # All of them run, also after one that fails.
-test: install-dev weights
+test: install-dev weights tools
 	@failed=; $(NO_RAY) $(OTHER_SUITES) tests/unit --durations=10 || failed=1; \
 	for suite in $(RAY_SUITES); do $(BIN)/python -m pytest $$suite --durations=10 || failed=1; done; test -z "$$failed"
 
@@ -76,6 +77,8 @@ fix: install-dev
 
 install: $(VENV)/.installed-$(HARDWARE)
 install-dev: $(VENV)/.installed-dev
+# Programs for some tests and checks: a browser, Prometheus, TypeScript's checker. Tests are skipped where they are missing.
+tools: $(VENV)/npm/.installed $(VENV)/.installed-debian
 
 $(BIN)/pip:
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, {sys.executable} is {v[0]}.{v[1]}: set PYTHON=")'
@@ -104,6 +107,20 @@ $(VENV)/guidellm/.installed: requirements/guidellm.txt | $(BIN)/pip
 		> "$$($(VENV)/guidellm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/power-lever.pth"
 	$(VENV)/guidellm/bin/pip install $(PIP_FLAGS) --require-hashes -r requirements/guidellm.txt
 	touch $@
+
+$(VENV)/npm/.installed: requirements/npm/package-lock.json | $(BIN)/pip
+	mkdir -p $(VENV)/npm
+	cp requirements/npm/package.json requirements/npm/package-lock.json $(VENV)/npm/
+	@if command -v npm > /dev/null; then (cd $(VENV)/npm && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error > /dev/null) && touch $@; \
+	else echo "The page's types are not checked: there is no npm (Node.js)."; test -z "$$CI"; fi
+
+$(VENV)/.installed-debian: requirements/debian.txt | $(BIN)/pip
+	@packages=$$(grep -v '^\#' $<); \
+	if dpkg --status $$packages > /dev/null 2>&1; then touch $@; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo apt-get install $$packages; \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$packages > /dev/null && touch $@; \
+	else echo "Some tests will be skipped: they need" $$packages "(apt-get install, as root)."; fi
 
 # After a change of versions, once with the environment of each Python (3.11 and 3.12).
 hashes: | $(BIN)/pip
