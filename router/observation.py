@@ -30,6 +30,10 @@ class Learned(NamedTuple):
 NOTHING_LEARNED: Final = Learned()
 
 
+TierPhase = Literal["cold", "provisioning", "loading", "warm", "busy", "failed"]
+"""No replica; one waits for a node; one loads its model; one runs; requests wait for it; it is useless to wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierState:
     """The state of one tier at one moment."""
@@ -68,6 +72,17 @@ class TierState:
     def warm(self) -> bool:
         """Whether a replica can take a request at once."""
         return self.running > 0
+
+    @property
+    def phase(self) -> TierPhase:
+        """What the tier is doing, in one word."""
+        if self.failed:
+            return "failed"
+        if self.running:
+            return "busy" if self.engine_waiting else "warm"
+        if self.starting:
+            return "loading"
+        return "provisioning" if self.pending else "cold"
 
 
 _COLD: Final = TierState()

@@ -2,53 +2,83 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NamedTuple
 
+import click
+
 from router.errors import ConfigError
 
 
-class Command(NamedTuple):
-    """A command of the command line."""
+class CommandPlace(NamedTuple):
+    """Where a command is, and what it does."""
 
     module: str
-    """Has `main(arguments)`, which returns the exit code. Imported on use: some commands import Ray, some must not."""
+    """Has `command`, a click command. Imported on use: some commands import Ray, some must not."""
     help: str
 
 
 COMMANDS: Final = {
-    "serve": Command("serve_app.lifecycle.serve", "serve a `serve_config.yaml` until Ctrl-C or SIGTERM, then drain"),
-    "weights": Command("cluster.weights.command", "seed, list and verify a profile's models, or make a draft"),
-    "profile": Command("cluster.planner.command", "write a profile for the GPUs that you have"),
-    "check": Command("serve_app.check_config", "check a `serve_config.yaml` or a profile before Ray starts anything"),
-    "calibrate": Command("router.calibration.command", "refit auto mode to your own models' outcomes"),
-    "plan": Command("router.plan_command", "say which tier a prompt would get, and what each tier would take"),
-    "settings": Command("serve_app.settings_doc", "print every setting as Markdown, for docs/settings.md"),
-    "mcp": Command("router.agent.mcp_server", "offer the router's tools to an MCP client, over stdio"),
+    "serve": CommandPlace("serve_app.lifecycle.serve", "Serve a config file until Ctrl-C or SIGTERM, then drain."),
+    "ask": CommandPlace("serve_app.cli.ask", "Ask a running application; the answer streams."),
+    "tiers": CommandPlace("serve_app.cli.tiers", "Watch the tiers of a running application."),
+    "plan": CommandPlace("serve_app.cli.plan", "Say which tier a prompt would get, and what each tier would take."),
+    "profile": CommandPlace("cluster.planner.command", "Write a profile for the GPUs that you have."),
+    "check": CommandPlace("serve_app.check_config", "Check config files and profiles before Ray starts anything."),
+    "weights": CommandPlace("cluster.weights.command", "Seed, list and verify a profile's models, or make a draft."),
+    "calibrate": CommandPlace("router.calibration.command", "Refit auto mode to your own models' outcomes."),
+    "settings": CommandPlace("serve_app.settings_doc", "Print every setting as Markdown, for docs/settings.md."),
+    "mcp": CommandPlace("router.agent.mcp_server", "Offer the router's tools to an MCP client, over stdio."),
 }
 
 
+class Program(click.Group):
+    """The program: its commands are imported only when they run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, the most used first."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(COMMANDS[cmd_name].module).command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the commands do, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.help) for name, place in COMMANDS.items()])
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="`power-lever COMMAND --help` lists a command's arguments.",
+)
+def program() -> None:
+    """Inference as a dial: each prompt on the smallest GPU tier that is good enough."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code: 1 if a file or setting is wrong, or stdout cannot be written, which one line
-    on stderr explains."""
-    parser = argparse.ArgumentParser(
-        prog="power-lever",
-        usage="power-lever COMMAND ...",
-        description="\n".join(f"{name:10}{command.help}" for name, command in COMMANDS.items()),
-        epilog="`power-lever COMMAND --help` lists a command's arguments.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help=argparse.SUPPRESS)
-    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    """Run a command; return its exit code.
+
+    0: done. 1: it failed, as one line on stderr explains (a file or setting is wrong, the application does not answer,
+    stdout cannot be written). 2: wrong usage. 130: Ctrl-C.
+    """
     try:
-        code = int(import_module(COMMANDS[given.command].module).main(given.arguments))
+        code = program.main(arguments, prog_name="power-lever", standalone_mode=False)
         sys.stdout.flush()
-        return code
+        return int(code or 0)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import click
 from pydantic import ValidationError
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
@@ -99,10 +98,9 @@ def _check_names(path: Path, application: ServeApplicationSchema) -> None:
             )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser(prog="power-lever check", description="Check config files and profiles.")
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
-    for path in parser.parse_args(arguments).files:
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def command(files: tuple[Path, ...]) -> None:
+    """Check config files and profiles before Ray starts anything."""
+    for path in files:
         print("\n".join(check(path)))
-    return 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Union, get_args, get_origin
 
+import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -25,11 +25,10 @@ cluster set the others in `serve_config.yaml`: the application is built there, n
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    argparse.ArgumentParser(prog="power-lever settings", description="Print the settings.").parse_args(arguments)
+@click.command()
+def command() -> None:
+    """Print every setting as Markdown, for docs/settings.md."""
     print(settings_page(), end="")
-    return 0
 
 
 def settings_page() -> str:

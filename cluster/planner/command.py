@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+
+import click
 
 from cluster.planner.plan import plan
 from cluster.planner.render import render
@@ -13,26 +13,22 @@ from cluster.planner.supply import FORM, Cards, parse
 from router.errors import ConfigError
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="power-lever profile", description="Write a profile (YAML): four tiers that fit your GPUs, and why."
-    )
-    parser.add_argument("--gpus", metavar="TYPE:COUNT", help=f"{FORM}; default: what the running Ray cluster has")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="write there instead of to stdout")
-    parser.add_argument("--force", action="store_true", help="replace the FILE of --output if it exists")
-    given = parser.parse_args(arguments)
-    if given.output is not None and given.output.is_file() and not given.force:
-        raise ConfigError(f"--output: {given.output} exists: --force replaces it")
-    text = render(plan(parse(given.gpus) if given.gpus is not None else _of_the_cluster()))
-    if given.output is None:
+@click.command()
+@click.option("--gpus", metavar="TYPE:COUNT", help=f"{FORM}; default: what the running Ray cluster has")
+@click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="write there instead of to stdout")
+@click.option("--force", is_flag=True, help="replace the FILE of --output if it exists")
+def command(gpus: str | None, output: Path | None, force: bool) -> None:
+    """Write a profile (YAML): four tiers that fit your GPUs, and why."""
+    if output is not None and output.is_file() and not force:
+        raise ConfigError(f"--output: {output} exists: --force replaces it")
+    text = render(plan(parse(gpus) if gpus is not None else _of_the_cluster()))
+    if output is None:
         sys.stdout.write(text)
-        return 0
+        return
     try:
-        given.output.write_text(text, encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--output: {given.output}: cannot be written: {error.strerror}") from error
-    return 0
+        raise ConfigError(f"--output: {output}: cannot be written: {error.strerror}") from error
 
 
 def _of_the_cluster() -> tuple[Cards, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
+
+import click
 
 from cluster.profiles.reading import load_profile
 from cluster.weights.early_exit.calibration import Calibration
@@ -19,59 +20,41 @@ from cluster.weights.seeding import Seeder, select
 from router.errors import ConfigError
 from router.registry import ModelSource, Profile
 
-_DEFAULT = Calibration()
+_DEFAULT: Final = Calibration()
+_PROFILE_HELP: Final = (
+    "local, gpu, plan:L4:1 with your GPUs, the path of a profile's YAML file, or auto: what is served here"
+)
 
 
-def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """Run the command; return the exit code: 0 done, 1 failed (the reason is one line), 130 Ctrl-C."""
-    options = _parser().parse_args(arguments)
-    folder = Path(options.models_dir).expanduser().absolute() if options.models_dir else models_dir(env)
-    try:
-        return int(options.run(folder, options, env))
-    except (ConfigError, WeightsError) as error:
-        _print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; run it again and it continues", file=sys.stderr)
-        return 130
+class _Weights(click.Group):
+    """Its commands end with 0: done; 1: failed, and the reason is one line; 130: Ctrl-C."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        try:
+            return int(super().invoke(ctx))
+        except (ConfigError, WeightsError) as error:
+            _print_error(error)
+            return 1
+        except KeyboardInterrupt:
+            print("interrupted; run it again and it continues", file=sys.stderr)
+            return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="power-lever weights", description=__doc__)
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--models-dir", help="default: MODELS_DIR, else `models` in the repository")
-    of_profile = argparse.ArgumentParser(add_help=False, parents=[shared])
-    profile_help = (
-        "local, gpu, plan:L4:1 with your GPUs, the path of a profile's YAML file, or auto: what is served here"
-    )
-    of_profile.add_argument("--profile", required=True, help=profile_help)
-    of_profile.add_argument("--only", metavar="MODEL", help="only this model (a large one still needs --large)")
-    of_profile.add_argument("--large", action="store_true", help="include the models that the profile marks as large")
+@click.group(cls=_Weights)
+def command() -> None:
+    """Seed, list and verify a profile's models, or make a draft."""
 
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    seed = commands.add_parser("seed", parents=[of_profile], help="download or make the models that are missing")
-    update_help = "move to the commit that the profile's revision stands for now; without it a model keeps its commit"
-    seed.add_argument("--update", action="store_true", help=update_help)
-    seed.set_defaults(run=_seed)
-    list_ = commands.add_parser("list", parents=[of_profile], help="show the models, their size and their state")
-    list_.set_defaults(run=_list)
-    check = commands.add_parser("verify", parents=[of_profile], help="read all files again and compare checksums")
-    check.set_defaults(run=_verify)
 
-    description = "Make a draft model: the target's first layers, and an output layer fitted on the target's answers."
-    draft = commands.add_parser("early-exit", parents=[shared], help="make a draft model", description=description)
-    draft.set_defaults(run=_early_exit)
-    add = draft.add_argument
-    add("--layers", required=True, type=_at_least(1), metavar="N", help="how many of the target's layers it has")
-    add("--model", metavar="NAME", help="the target, in the models folder; default: the profile's bundled model")
-    add("--name", help="the draft's name in the models folder; default: MODEL-early-exit-N")
-    add("--profile", default="local", help=f"{profile_help} (default: %(default)s)")
-    tokens_help = "how many tokens the target writes (default: %(default)s)"
-    add("--tokens", type=_at_least(1), default=_DEFAULT.tokens, metavar="N", help=tokens_help)
-    seed_help = "the same seed makes the same draft (default: %(default)s)"
-    add("--seed", type=_at_least(0), default=_DEFAULT.seed, metavar="N", help=seed_help)
-    add("--force", action="store_true", help="replace a draft of that name")
-    return parser
+def _folder(ctx: click.Context, parameter: click.Parameter, given: str | None) -> Path:
+    return Path(given).expanduser().absolute() if given else models_dir(os.environ)
+
+
+_models_dir = click.option(
+    "--models-dir", "folder", callback=_folder, help="default: MODELS_DIR, else `models` in the repository"
+)
+_profile_name = click.option("--profile", required=True, help=_PROFILE_HELP)
+_only = click.option("--only", metavar="MODEL", help="only this model (a large one still needs --large)")
+_large = click.option("--large", is_flag=True, help="include the models that the profile marks as large")
 
 
 def _profile(name: str) -> Profile:
@@ -84,36 +67,58 @@ def _profile(name: str) -> Profile:
     return load_profile(name)
 
 
-def _seed(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    profile = _profile(options.profile)
-    chosen, skipped = select(profile.models, large=options.large, only=options.only)
-    seeder = Seeder(folder, HubAccess.of(env), _print_line)
+@command.command()
+@_models_dir
+@_profile_name
+@_only
+@_large
+@click.option(
+    "--update",
+    is_flag=True,
+    help="move to the commit that the profile's revision stands for now; without it a model keeps its commit",
+)
+def seed(folder: Path, profile: str, only: str | None, large: bool, update: bool) -> int:
+    """Download or make the models that are missing."""
+    loaded = _profile(profile)
+    chosen, skipped = select(loaded.models, large=large, only=only)
+    seeder = Seeder(folder, HubAccess.of(os.environ), _print_line)
     failed = []
     for key in chosen:  # seed the others if one fails: tiers can start on what is there
         try:
-            source = profile.models[key]
-            seeder.seed(key, source, again=options.update and seeder.has_moved(key, source))
+            source = loaded.models[key]
+            seeder.seed(key, source, again=update and seeder.has_moved(key, source))
         except WeightsError as error:
             _print_error(error)
             failed.append(key)
     for key in skipped:
-        planned = format_size(round(profile.models[key].size_gb * 1e9))
+        planned = format_size(round(loaded.models[key].size_gb * 1e9))
         _print_line(f"{key}: skipped, large ({planned}): add --large to seed it")
     return 1 if failed else 0
 
 
-def _list(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    profile = _profile(options.profile)
-    chosen = set().union(*select(profile.models, large=True, only=options.only))
+@command.command("list")
+@_models_dir
+@_profile_name
+@_only
+@_large
+def list_(folder: Path, profile: str, only: str | None, large: bool) -> int:
+    """Show the models, their size and their state."""
+    loaded = _profile(profile)
+    chosen = set().union(*select(loaded.models, large=True, only=only))
     _print_line(f"models folder: {folder}\n")
-    _print_line(table(row for row in inventory(profile, folder) if row.model in chosen))
+    _print_line(table(row for row in inventory(loaded, folder) if row.model in chosen))
     return 0
 
 
-def _verify(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    profile = _profile(options.profile)
-    chosen, large = select(profile.models, large=options.large, only=options.only)
-    chosen += [key for key in large if state_of(folder, key) is not State.MISSING]
+@command.command("verify")
+@_models_dir
+@_profile_name
+@_only
+@_large
+def verify_(folder: Path, profile: str, only: str | None, large: bool) -> int:
+    """Read all files again and compare checksums."""
+    chosen, skipped = select(_profile(profile).models, large=large, only=only)
+    chosen += [key for key in skipped if state_of(folder, key) is not State.MISSING]
     problems = 0
     for key in chosen:
         problem = verify(folder, key)
@@ -125,16 +130,44 @@ def _verify(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -
     return 1 if problems else 0
 
 
-def _early_exit(folder: Path, options: argparse.Namespace, env: Mapping[str, str]) -> int:
-    target = options.model or _bundled_model(_profile(options.profile))
+@command.command()
+@_models_dir
+@click.option(
+    "--layers", required=True, type=click.IntRange(1), metavar="N", help="how many of the target's layers it has"
+)
+@click.option("--model", metavar="NAME", help="the target, in the models folder; default: the profile's bundled model")
+@click.option("--name", help="the draft's name in the models folder; default: MODEL-early-exit-N")
+@click.option("--profile", default="local", show_default=True, help=_PROFILE_HELP)
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=_DEFAULT.tokens,
+    show_default=True,
+    metavar="N",
+    help="how many tokens the target writes",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=_DEFAULT.seed,
+    show_default=True,
+    metavar="N",
+    help="the same seed makes the same draft",
+)
+@click.option("--force", is_flag=True, help="replace a draft of that name")
+def early_exit(
+    folder: Path, layers: int, model: str | None, name: str | None, profile: str, tokens: int, seed: int, force: bool
+) -> int:
+    """Make a draft model: the target's first layers, and an output layer fitted on the target's answers."""
+    target = model or _bundled_model(_profile(profile))
     if not model_path(folder, target).is_dir():
         complete = sorted(path.name for path in folder.glob("*") if is_complete(path))
         raise WeightsError(f"no model {target!r} in {folder}: it has {', '.join(complete) or 'none'}")
-    name = options.name or f"{target}-early-exit-{options.layers}"
-    _check_name(model_path(folder, name), force=options.force)
-    source = ModelSource(source="early_exit", of=target, layers=options.layers)
-    calibration = Calibration(tokens=options.tokens, seed=options.seed)
-    Seeder(folder, HubAccess.of(env), _print_line, calibration).seed(name, source, again=options.force)
+    draft = name or f"{target}-early-exit-{layers}"
+    _check_name(model_path(folder, draft), force=force)
+    source = ModelSource(source="early_exit", of=target, layers=layers)
+    calibration = Calibration(tokens=tokens, seed=seed)
+    Seeder(folder, HubAccess.of(os.environ), _print_line, calibration).seed(draft, source, again=force)
     return 0
 
 
@@ -160,13 +193,3 @@ def _print_line(line: str) -> None:
 
 def _print_error(error: object) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
-
-
-def _at_least(lowest: int) -> Callable[[str], int]:
-    def whole_number(text: str) -> int:
-        number = int(text)
-        if number < lowest:
-            raise argparse.ArgumentTypeError(f"got {number}, must be at least {lowest}")
-        return number
-
-    return whole_number

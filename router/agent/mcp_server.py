@@ -9,14 +9,14 @@ power-lever mcp --profile cluster/profiles/gpu.yaml      a tier registry without
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx2
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
@@ -136,23 +136,18 @@ async def _serve_application(url: str) -> None:
         await serve(application_reader(client, url.rstrip("/")))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run `power-lever mcp`; return the exit code.
+@click.command()
+@click.option("--url", help="a running application")
+@click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="a profile's YAML")
+def command(url: str | None, profile: Path | None) -> None:
+    """Offer the router's tools to an MCP client over stdio, until stdin ends.
 
     Raises:
         ConfigError: the profile is wrong.
     """
-    parser = argparse.ArgumentParser(
-        prog="power-lever mcp",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--url", help="a running application")
-    source.add_argument("--profile", type=Path, metavar="FILE", help="a profile's YAML")
-    given = parser.parse_args(arguments)
-    if given.url is not None:
-        asyncio.run(_serve_application(given.url))
-    else:
-        asyncio.run(serve(profile_reader(given.profile)))
-    return 0
+    if (url is None) == (profile is None):
+        raise click.UsageError("name one source: --url or --profile")
+    if url is not None:
+        asyncio.run(_serve_application(url))
+    elif profile is not None:
+        asyncio.run(serve(profile_reader(profile)))

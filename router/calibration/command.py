@@ -9,7 +9,6 @@ better than the present one, by more than two standard errors, is not written, a
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import click
 import numpy as np
 import yaml
 from pydantic import ValidationError
@@ -34,41 +34,36 @@ LEAST_PROMPTS: Final = 100
 SURE: Final = 2.0
 """A gain, and a difference of two models, must be more than this many of its standard errors."""
 FOLDS: Final = 5
+_FILE: Final = click.Path(path_type=Path)
 HIGHEST_DIFFICULTY: Final = (3, 5, 8, 10)
 """Of each tier."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code.
+@click.command(help=__doc__)
+@click.option("--data", type=_FILE, required=True, metavar="FILE", help="outcomes (JSON Lines)")
+@click.option("--output", type=_FILE, default="gain_model.npz", metavar="FILE", help="write here", show_default=True)
+@click.option("--config", type=_FILE, metavar="FILE", help="a profile or serve_config.yaml, for its `auto`")
+@click.option("--force", is_flag=True, help="write the model although it is not better")
+def command(data: Path, output: Path, config: Path | None, force: bool) -> None:
+    """Run the command.
 
     Raises:
         ConfigError: the data is wrong or too little, or the model is not better than the present one or cannot be
             written.
     """
-    parser = argparse.ArgumentParser(
-        prog="power-lever calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="outcomes (JSON Lines)")
-    parser.add_argument(
-        "--output", type=Path, default=Path("gain_model.npz"), metavar="FILE", help="write here (gain_model.npz)"
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a profile or serve_config.yaml, for its `auto`")
-    parser.add_argument("--force", action="store_true", help="write the model although it is not better")
-    args = parser.parse_args(arguments)
-    check_output(args.output)
-    auto = DEFAULT_AUTO if args.config is None else auto_of(args.config)
-    found = calibrate(args.data, auto)
+    check_output(output)
+    auto = DEFAULT_AUTO if config is None else auto_of(config)
+    found = calibrate(data, auto)
     sys.stdout.write("\n".join(found.lines) + "\n")
     sys.stdout.flush()
-    if found.doubt is not None and not args.force:
-        raise ConfigError(f"{found.doubt}, so {args.output} was not written; --force writes it all the same")
-    found.model.save(args.output)
-    named = f"args: {{auto: {{gain_model: {args.output.resolve()}}}}}"
+    if found.doubt is not None and not force:
+        raise ConfigError(f"{found.doubt}, so {output} was not written; --force writes it all the same")
+    found.model.save(output)
+    named = f"args: {{auto: {{gain_model: {output.resolve()}}}}}"
     if found.doubt is None:
-        sys.stdout.write(f"wrote {args.output}. Put it on every node and name it: {named}\n")
+        sys.stdout.write(f"wrote {output}. Put it on every node and name it: {named}\n")
     else:
-        sys.stdout.write(f"wrote {args.output}, because of --force, although {found.doubt}: {named}\n")
-    return 0
+        sys.stdout.write(f"wrote {output}, because of --force, although {found.doubt}: {named}\n")
 
 
 @dataclass(frozen=True, slots=True)

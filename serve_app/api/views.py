@@ -63,6 +63,7 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
     failures = dict(state.entry_failures)
     return {
         "name": name,
+        "state": state.phase,
         "power": list(tier.power),
         "gpu": tier.gpu or "cpu",
         "gpus": tier.gpus,

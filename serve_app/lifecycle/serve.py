@@ -7,29 +7,35 @@ It starts Ray or connects to it, deploys the file and waits, as `serve run` does
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import errno
+import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import click
 import ray
 from ray import serve
 from ray._private import auto_init_hook
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
-from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
+from ray.serve.schema import ApplicationStatusOverview, ServeApplicationSchema, ServeDeploySchema
 
 from cluster.profiles.this_machine import name_a100
 from cluster.ray_address import raise_if_silent
 from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, read_serve_config
+from serve_app.cli.application import read_tiers_view
+from serve_app.lifecycle.greeting import command_here, starting, tier_changes, welcome
+from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
 
@@ -38,16 +44,13 @@ _TOO_SLOW: Final = "timed out during startup"
 """What Ray says when its processes did not come up in its fixed 30 s (`ray/_private/node.py`), as on a busy machine."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser(prog="power-lever serve", description="Serve a config file, drain on a signal.")
-    parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument(
-        "--address", help="of the Ray cluster; without it Ray finds or starts one; `local` always starts one"
-    )
-    given = parser.parse_args(arguments)
-    check(given.file)
-    return serve_file(given.file, given.address)
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--address", help="of the Ray cluster; without it Ray finds or starts one; `local` always starts one")
+def command(file: Path, address: str | None) -> int:
+    """Serve a config file until Ctrl-C or SIGTERM, then drain."""
+    check(file)
+    return serve_file(file, address)
 
 
 def serve_file(path: Path, address: str | None) -> int:
@@ -68,15 +71,17 @@ def serve_file(path: Path, address: str | None) -> int:
     try:
         _start_ray(address)
         signals.listen()  # again, because `ray.init` has set its own handler for SIGTERM
-        client = _start_serve(config)
-        try:
-            client.deploy_apps(config, _blocking=False)
-            _print_line(f"serving {path} at http://{config.http_options.host}:{config.http_options.port}; Ctrl-C stops")
-            _wait_until_built(signals.received)
-            signals.received.wait()
-        finally:
-            ours = [app.name for app in config.applications if app.import_path == IMPORT_PATH]
-            asyncio.run(stop(client, ours, _print_line, ends_ray=_started_ray()))
+        with ProcessLog(_log_path(), _print_line) as log:
+            _print_line(starting(path, log.path))
+            client = _start_serve(config)
+            log.take_own_logs()
+            ours = [app for app in config.applications if app.import_path == IMPORT_PATH]
+            try:
+                client.deploy_apps(config, _blocking=False)
+                _wait_until_built(signals.received)
+                _watch([_url(config, app) for app in ours], signals.received)
+            finally:
+                asyncio.run(stop(client, [app.name for app in ours], _print_line, ends_ray=_started_ray()))
     except SystemExit:
         pass  # a SIGTERM while Ray started, with Ray's handler in place: nothing was served yet
     finally:
@@ -123,15 +128,20 @@ def _start_ray(address: str | None) -> None:
     name_a100(os.environ)
     try:
         try:
-            ray.init(address=address, namespace=SERVE_NAMESPACE)
+            _init(address)
         except Exception as error:  # Ray has no class for it
             if _TOO_SLOW not in str(error):
                 raise
             _print_line("Ray did not start within the 30 s that it gives itself: once more")
             kill_descendants()
-            ray.init(address=address, namespace=SERVE_NAMESPACE)
+            _init(address)
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {error}") from error
+
+
+def _init(address: str | None) -> None:
+    # What it would say, `welcome` says.
+    ray.init(address=address, namespace=SERVE_NAMESPACE, logging_level=logging.WARNING)
 
 
 def _started_ray() -> bool:
@@ -159,6 +169,40 @@ def _wait_until_built(stop: threading.Event) -> None:
             raise ConfigError(reason)
         if all(application.deployments for application in applications.values()):
             return
+
+
+def _log_path() -> Path:
+    """Return where the processes' output goes: to the other logs of this run of Ray."""
+    return Path(ray._private.worker._global_node.get_logs_dir_path()) / FILE_NAME
+
+
+def _url(config: ServeDeploySchema, application: ServeApplicationSchema) -> str:
+    host = config.http_options.host
+    shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
+    return f"http://{shown}:{config.http_options.port}{(application.route_prefix or '/').rstrip('/')}"
+
+
+def _watch(urls: Sequence[str], stop: threading.Event) -> None:
+    """Tell where to go as soon as an application answers, then what its tiers do, until it is time to stop."""
+    seen: dict[str, dict[str, Any] | None] = dict.fromkeys(urls)
+    while not stop.wait(_POLL_S):
+        for url, before in seen.items():
+            try:
+                view = read_tiers_view(url)
+            except ConfigError:
+                continue  # not yet, or not now: a redeploy
+            if before is None:
+                _print_line(welcome(url, *_dashboard()))
+            for line in tier_changes(before, view):
+                _print_line(line)
+            seen[url] = view
+
+
+def _dashboard() -> tuple[str | None, str | None]:
+    """Return the URL of Ray's dashboard, and the command that prints its token; None where it has or needs none."""
+    place = ray._private.worker._global_node.webui_url
+    token = command_here("ray", Path(sys.executable), Path.cwd()) + " get-auth-token"
+    return (f"http://{place}" if place else None), (token if is_token_auth_enabled() else None)
 
 
 def _print_line(line: str) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cluster.weights import is_complete
-from cluster.weights.command import main
+from cluster.weights.command import command
 from cluster.weights.early_exit.calibration import Calibration
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.early_exit.draft import REPORT_NAME, DraftReport
 from cluster.weights.manifest import read_manifest
 from tests.integration.early_exit.conftest import FEW, TARGET, write_target
+from tests.support.commands import run_command
+
+main = partial(run_command, command)
 
 FAST = ["--tokens", str(FEW.tokens)]
 
@@ -122,8 +126,8 @@ def test_a_wrong_number_or_none_is_a_usage_error(env: dict[str, str], arguments:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from cluster.weights.command import main\n"
-        "try: main(['early-exit', '--help'], {})\n"
+        "from cluster.weights.command import command\n"
+        "try: command.main(['early-exit', '--help'])\n"
         "finally: assert not {'torch', 'transformers', 'huggingface_hub', 'ray', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

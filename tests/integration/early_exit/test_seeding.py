@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,16 @@ import yaml
 
 from cluster.profiles.reading import read_profile
 from cluster.weights import is_complete, missing_reason
-from cluster.weights.command import main
+from cluster.weights.command import command
 from cluster.weights.early_exit import draft
 from cluster.weights.early_exit.calibration import own_answers
 from cluster.weights.early_exit.checkpoint import Target
 from cluster.weights.folder import State, state_of
 from cluster.weights.manifest import read_manifest
 from tests.integration.early_exit.conftest import FEW, REPO, TARGET, write_target
+from tests.support.commands import run_command
+
+main = partial(run_command, command)
 
 DRAFT = "tiny-draft"
 Run = Callable[..., int]
@@ -47,7 +51,7 @@ def write_profile(path: Path, layers: int) -> Path:
 def run(models: Path, profile: Path) -> Run:
     # No server listens on port 9: neither a draft nor a complete target needs a hub.
     env = {"MODELS_DIR": str(models), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_x"}
-    return lambda command: main([command, "--profile", str(profile)], env)
+    return lambda name: main([name, "--profile", str(profile)], env)
 
 
 @pytest.fixture(autouse=True)

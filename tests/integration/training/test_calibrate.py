@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from router.calibration.command import main
+from router.calibration.command import command
 from router.calibration.outcomes import read_outcomes
 from router.difficulty.classify import classify_prompt
 from router.difficulty.gain_model import load_gain_model
 from router.errors import ConfigError
 from router.registry import AutoSettings
+from tests.support.commands import run_command
+
+main = partial(run_command, command)
 
 FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
 METAL = ("iron", "copper", "zinc", "nickel", "silver", "cobalt")

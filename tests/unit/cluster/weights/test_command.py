@@ -6,16 +6,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from cluster.weights.command import main
+from cluster.weights.command import command
 from cluster.weights.manifest import read_manifest
+from tests.support.commands import run_command
 from tests.support.fake_hub import FakeHub
 from tests.unit.cluster.weights.conftest import FILES, REPO
+
+main = partial(run_command, command)
 
 ProfileFile = Callable[[dict[str, dict[str, Any]]], str]
 SMALL = {"source": "hub", "repo": REPO, "size_gb": 0.0005}
@@ -157,7 +161,7 @@ def test_a_finished_seed_imports_nothing_heavy(env: dict[str, str], profile_file
     profile = profile_file({"m": SMALL})
     assert main(["seed", "--profile", profile], env) == 0
     code = (
-        "import os, sys; from cluster.weights.command import main; code = main(sys.argv[1:], os.environ);"
+        "import sys; from cluster.weights.command import command; code = command.main(standalone_mode=False);"
         "heavy = {'torch', 'transformers', 'huggingface_hub', 'ray', 'vllm', 'filelock'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -17,14 +18,17 @@ from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
 from router.agent.application_state import ApplicationStateError
-from router.agent.mcp_server import main, profile_reader, tool_server
+from router.agent.mcp_server import command, profile_reader, tool_server
 from router.agent.tools import TOOLS, ToolContext, json_schema
 from router.errors import ConfigError
 from router.observation import Observation, TierState
 from router.trace_steps import TraceStep
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
+from tests.support.commands import run_command
 from tests.unit.router.profiles import small_profile
+
+main = partial(run_command, command)
 
 ROOT = Path(__file__).parents[4]
 CONTEXT = ToolContext(small_profile(), Observation({"eco": TierState(running=1)}))

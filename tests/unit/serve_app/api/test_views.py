@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from router.observation import Learned, Observation, TierState
 from router.runs.summary import Recent, RunSummary
 from serve_app.api.views import tiers_view
@@ -51,6 +53,7 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
     eco = tiers_view(app_config(), Observation({"eco": STATE}))["tiers"][0]
     assert eco == {
         "name": "eco",
+        "state": "busy",
         "power": [0, 25],
         "gpu": "L4",
         "gpus": 1,
@@ -157,3 +160,19 @@ def test_a_running_tier_shows_the_learned_taus_and_the_advice() -> None:
         "advice_reason": "no number of drafts pays",
     }
     assert drafts[3]["drafts"] is None  # its entry makes none
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        (TierState(), "cold"),
+        (TierState(pending=1), "provisioning"),
+        (TierState(pending=1, starting=1), "loading"),
+        (TierState(running=1, starting=1), "warm"),
+        (TierState(running=2, engine_running=3), "warm"),
+        (TierState(running=2, engine_waiting=1), "busy"),
+        (TierState(starting=1, failed=True), "failed"),
+    ],
+)
+def test_one_word_says_what_a_tier_is_doing(state: TierState, phase: str) -> None:
+    assert tiers_view(app_config(), Observation({"eco": state}))["tiers"][0]["state"] == phase

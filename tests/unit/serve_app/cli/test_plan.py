@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -13,12 +14,15 @@ import yaml
 from router.decision import Decision
 from router.errors import ConfigError
 from router.observation import Observation, TierState
-from router.plan_command import main
 from router.registry import TIER_NAMES
 from serve_app.api.views import tiers_view
+from serve_app.cli.plan import command
 from tests.support.agent_cases import PROMPTS
 from tests.support.app_config import app_config
+from tests.support.commands import run_command
 from tests.unit.router.profiles import profile_data
+
+main = partial(run_command, command)
 
 HARD = PROMPTS["ultra"]
 

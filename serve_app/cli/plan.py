@@ -1,19 +1,17 @@
 """What the router would decide for a prompt, and what each tier would take. Nothing is generated.
 
+\b
 power-lever plan "Prove that 2 is prime."                     on the profile for GPUs, with no tier running
 power-lever plan --url http://localhost:8000 < prompt.txt     with the tiers of a running application
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final
 
-import httpx2
+import click
 from pydantic import ValidationError
 
 from router.agent.application_state import ApplicationStateError, read_tiers
@@ -23,50 +21,43 @@ from router.decision import Decision, Expected, TierVerdict
 from router.errors import ConfigError
 from router.needs import NoTierError
 from router.plan import Plan, plan
-from router.request import Goal, InferenceRequest
+from router.request import InferenceRequest
 from router.words import number
+from serve_app.cli.application import read_tiers_view
+from serve_app.cli.request_options import request_body, request_options
 
-_READ_WITHIN_S: Final = 10.0
-_DEFAULT_PROFILE: Final = Path(__file__).parents[1] / "cluster" / "profiles" / "gpu.yaml"
+_DEFAULT_PROFILE: Final = Path(__file__).parents[2] / "cluster" / "profiles" / "gpu.yaml"
 _COLUMNS: Final = ("", "tier", "TTFT s", "total s", "USD", "Wh", "CO2 g", "good for", "why not")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run `power-lever plan`; return the exit code.
+@click.command(help=__doc__)
+@request_options
+@click.option("--url", help="a running application, with its tiers as they are now")
+@click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="a profile's YAML, nothing running")
+@click.option("--json", "as_json", is_flag=True, help="print the decision record as JSON")
+def command(url: str | None, profile: Path | None, as_json: bool, **given: Any) -> None:
+    """Run the command.
 
     Raises:
         ConfigError: the profile is wrong, the application does not answer, or no tier can serve the prompt.
     """
-    parser = argparse.ArgumentParser(
-        prog="power-lever plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("prompt", nargs="?", help="the prompt; without one it is read from stdin")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--url", help="a running application")
-    source.add_argument("--profile", type=Path, metavar="FILE", default=_DEFAULT_PROFILE, help="a profile's YAML")
-    parser.add_argument("--goal", choices=get_args(Goal), help="what matters most")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most completion tokens")
-    parser.add_argument("--json", action="store_true", help="print the decision record as JSON")
-    given = parser.parse_args(arguments)
-    prompt = sys.stdin.read() if given.prompt is None else given.prompt
-    context = profile_context(given.profile) if given.url is None else _application(given.url.rstrip("/"))
+    if url is not None and profile is not None:
+        raise click.UsageError("name one source: --url or --profile")
+    context = profile_context(profile or _DEFAULT_PROFILE) if url is None else _application(url.rstrip("/"))
     try:
-        request = InferenceRequest(prompt=prompt, goal=given.goal, max_tokens=given.max_tokens)
+        request = InferenceRequest.model_validate(request_body(**given))
         made = plan(request, context.observation, context.profile)
     except ValidationError as error:
         raise ConfigError.of(error, InferenceRequest, "plan") from error
     except NoTierError as error:
         raise ConfigError(error.message) from error
-    print(json.dumps(made.decision, indent=2) if given.json else shown(made))
-    return 0
+    click.echo(json.dumps(made.decision, indent=2) if as_json else shown(made))
 
 
 def _application(url: str) -> ToolContext:
     try:
-        response = httpx2.get(f"{url}/api/tiers", timeout=_READ_WITHIN_S)
-        response.raise_for_status()
-        return read_tiers(response.json())
-    except (httpx2.HTTPError, httpx2.InvalidURL, ApplicationStateError, json.JSONDecodeError) as error:
+        return read_tiers(read_tiers_view(url))
+    except ApplicationStateError as error:
         raise ConfigError(f"{url}/api/tiers cannot be read: {error}") from error
 
 

@@ -1,0 +1,80 @@
+"""What `power-lever serve` tells a person: where to go, which tier is warm, and what changes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_EXAMPLE: Final = '{"prompt": "What is the capital of France?"}'
+_TOLD: Final = frozenset({"provisioning", "loading", "warm", "failed"})
+"""States of a tier whose beginning is told; that a tier is busy changes with each request."""
+
+
+def starting(file: Path, log: Path) -> str:
+    """Return the line while nothing answers yet."""
+    return f"starting {file}; the engines write to {log}"
+
+
+def welcome(url: str, dashboard: str | None, token: str | None) -> str:
+    """Return the lines for when the application answers.
+
+    Args:
+        url: of the application, without a slash at its end.
+        dashboard: URL of Ray's dashboard; None: it has none.
+        token: the command that prints the token that it asks for; None: it asks for none.
+    """
+    ask = f"curl -N {url}/api/inference -H 'content-type: application/json' -d {shlex.quote(_EXAMPLE)}"
+    lines = [f"  page   {url}/", f"  ask    {ask}"]
+    if dashboard is not None:
+        lines.append(f"  Ray    {dashboard}" + ("" if token is None else f", which asks for a token: {token}"))
+    return "\n".join(["", *lines, "  stop   Ctrl-C drains, a second one stops at once", ""])
+
+
+def command_here(name: str, program: Path, folder: Path) -> str:
+    """Return how to call a command that lies beside a program, from a folder: by its path where that is shorter."""
+    path = program.parent / name
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def tier_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
+    """Return a line for each tier that began something else, and for each chain entry that one has left.
+
+    Args:
+        before: an earlier body of `/api/tiers`; None: there was none.
+        after: a later one.
+    """
+    earlier = {tier["name"]: tier for tier in before["tiers"]} if before is not None else {}
+    lines = []
+    for tier in after["tiers"]:
+        was = earlier.get(tier["name"], {"state": "cold", "chain": ()})
+        left = {entry["name"] for entry in was["chain"] if entry["failure"]}
+        lines += [
+            f"{tier['name']} left {entry['name']}: {entry['failure']}"
+            for entry in tier["chain"]
+            if entry["failure"] and entry["name"] not in left
+        ]
+        state = _state(tier)
+        if state != _state(was) and (state in _TOLD or _state(was) in _TOLD):
+            lines.append(f"{tier['name']} {_words(state, tier)}")
+    return lines
+
+
+def _state(tier: Mapping[str, Any]) -> str:
+    return "warm" if tier["state"] == "busy" else str(tier["state"])
+
+
+def _words(state: str, tier: Mapping[str, Any]) -> str:
+    entry = next((one for one in tier["chain"] if one["name"] == tier["active_entry"]), tier["chain"][0])
+    because = "" if tier["reason"] is None else f": {tier['reason']}"
+    match state:
+        case "warm":
+            return f"is warm: {entry['target']}"
+        case "loading":
+            return f"loads {entry['target']}, about {tier['cold_start_s']:.0f} s"
+        case "provisioning":
+            return f"waits for a node{because}"
+        case "failed":
+            return f"cannot start{because}"
+    return "is cold: it starts when it is asked"
