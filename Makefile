@@ -37,10 +37,11 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: serve test test-unit test-integration test-e2e test-long coverage check fix install install-dev tools hashes weights clean
 
 serve: install weights
-	$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
+	@$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
 
 weights: install
-	$(BIN)/power-lever weights seed --profile $(PROFILE)
+	@echo "models, of which what is missing is made or downloaded:"
+	@$(BIN)/power-lever weights seed --profile $(PROFILE)
 
 # First what needs no Ray Serve, a process for each core; engines take longest and begin first. Then each suite with Ray
 # Serve by itself: a cluster that other tests slow down gives up starting, and tests beside a busy cluster hardly go on.
@@ -88,9 +89,10 @@ $(BIN)/pip:
 # The lists are complete, so --no-deps: a resolver would add torchvision builds that do not fit the CPU torch. Every file
 # has its hash in its list; our own package is the checkout itself.
 $(VENV)/.installed-%: requirements/%.txt pyproject.toml | $(BIN)/pip
-	$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
-	$(PIP_INSTALL) --no-build-isolation --editable .
-	touch $@
+	@echo "installing Ray, vLLM and what they need into $(VENV); the first time takes some minutes"
+	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
+	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
 
 $(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed-$(HARDWARE) $(VENV)/sky/.installed
 	$(PIP_INSTALL) --require-hashes -r requirements/dev.txt

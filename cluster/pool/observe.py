@@ -98,7 +98,9 @@ def _tier_state(
     runs: TierRuns,
 ) -> TierState:
     running = [report for report in reports if report.state == "running"]
-    loading = [report for report in reports if report.state == "loading"]
+    # One that runs may say so before the controller does: for others it still loads.
+    unseen = running[deployment.running :][: deployment.starting]
+    loading = [*(report for report in reports if report.state == "loading"), *unseen]
     starting = min(len(loading), deployment.starting)
     # A running replica reports what failed before it. A loading one may not have come that far, so the failures of the
     # last failed one still count.

@@ -152,11 +152,8 @@ def printable(text: str) -> str:
 
 def waiting_line(status: Mapping[str, Any]) -> str:
     """Return a `status` event in words."""
-    words = {"queued": "waiting for its turn", "provisioning": "waiting for a node", "loading": "the model loads"}
-    line = f"{words.get(status['state'], status['state'])}: {status['waited_s']:.0f} s"
-    if status["estimate_s"] > 0:
-        line += f", about {status['estimate_s']:.0f} s more"
-    return line if status["reason"] is None else f"{line} ({status['reason']})"
+    line = f"{printable(status['reason'] or status['state'])}: {status['waited_s']:.0f} s"
+    return f"{line}, about {status['estimate_s']:.0f} s more" if status["estimate_s"] > 0 else line
 
 
 def _who(config: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,6 +20,7 @@ from serve_app.cli.application import read_tiers_view, url_option
 _EVERY_S: Final = 1.0
 _STYLES: Final = {"warm": "green", "busy": "yellow", "failed": "red", "loading": "cyan", "provisioning": "cyan"}
 _LEFT: Final = ("tier", "state", "GPU", "model")
+_COLUMNS: Final = (*_LEFT, "up/most", "run+wait", "TTFT s", "tokens/s", "drafts")
 
 
 @click.command()
@@ -32,7 +34,7 @@ def command(url: str, once: bool, as_json: bool) -> None:
         ConfigError: it does not answer.
     """
     view = read_tiers_view(url)
-    console = Console()
+    console = Console(soft_wrap=not sys.stdout.isatty())
     if as_json:
         click.echo(json.dumps(view, indent=2))
     elif once or not console.is_terminal:
@@ -53,37 +55,30 @@ def _watch(url: str, view: Mapping[str, Any], console: Console) -> None:
 
 def shown(view: Mapping[str, Any]) -> Group:
     """Return a table with a row for each tier, and below it why a tier is not fully up and which entries it left."""
-    notes = [Text(f"{tier['name']}: {line}", style="dim") for tier in view["tiers"] for line in notes_of(tier)]
-    return Group(_table(view), *notes)
-
-
-def _table(view: Mapping[str, Any]) -> Table:
     table = Table(title=f"profile {view['profile']}", title_justify="left", box=None, pad_edge=False, padding=(0, 1))
-    for name in (*_LEFT, "replicas", "requests", "queue s", "TTFT s", "tokens/s", "accepted", "Wh", "USD/h"):
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "model")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True, overflow="fold")
     for tier in view["tiers"]:
         table.add_row(*_row(tier))
-    return table
+    notes = [Text(f"{tier['name']}: {line}", style="dim") for tier in view["tiers"] for line in notes_of(tier)]
+    return Group(table, *notes)
 
 
 def _row(tier: Mapping[str, Any]) -> list[str | Text]:
     replicas, requests, recent = tier["replicas"], tier["requests"], tier["recent"]
     state = tier["state"]
-    shown = f"{state}, {number(tier['cold_start_s'])} s" if state in ("loading", "provisioning") else state
+    words = f"{state}, {number(tier['cold_start_s'])} s" if state in ("loading", "provisioning") else state
     acceptance = recent["acceptance_rate"]
     return [
         tier["name"],
-        Text(shown, style=_STYLES.get(state, "dim")),
+        Text(words, style=_STYLES.get(state, "dim")),
         tier["gpu"] if tier["gpus"] in (0, 1) else f"{tier['gpus']:g} x {tier['gpu']}",
         _entry(tier)["target"],
-        f"{replicas['running']} of {replicas['max']}",
-        f"{requests['running']} + {requests['waiting']}",
-        number(tier["queue_wait_ms"] / 1000),
+        f"{replicas['running']}/{replicas['max']}",
+        f"{requests['running']}+{requests['waiting']}",
         _mean(recent["ttft_ms"], 1e-3),
         _mean(recent["tokens_per_sec"]),
         "-" if acceptance is None else f"{acceptance:.0%}",
-        _mean(recent["energy_wh"]),
-        number(tier["price_usd_per_hour"]),
     ]
 
 

@@ -74,7 +74,7 @@ def _words(state: str, tier: Mapping[str, Any]) -> str:
         case "loading":
             return f"loads {entry['target']}, about {tier['cold_start_s']:.0f} s"
         case "provisioning":
-            return f"waits for a node{because}"
+            return f"is to start{because}"
         case "failed":
             return f"cannot start{because}"
     return "is cold: it starts when it is asked"

@@ -20,7 +20,8 @@ _LOGGERS: Final = ("ray", "ray.serve")
 
 
 class ProcessLog:
-    """Takes what Ray would print of the application's processes, and what Ray and Serve log in this one.
+    """Takes what Ray would print of the application's processes, and what Ray and Serve log in this one. Warnings and
+    errors of this one are shown as before.
 
     Use it when Ray has started and until it is shut down.
 
@@ -39,6 +40,12 @@ class ProcessLog:
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
         global_worker_stdstream_dispatcher.remove_handler(_RAYS_HANDLER)
         global_worker_stdstream_dispatcher.add_handler(_RAYS_HANDLER, self.take)
+        self._handler = logging.StreamHandler(self._file)
+        self._handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(name)s: %(message)s"))
+        for logger in map(logging.getLogger, _LOGGERS):
+            for shown in logger.handlers:
+                shown.setLevel(max(shown.level, logging.WARNING))
+            logger.addHandler(self._handler)
         return self
 
     def __exit__(
@@ -50,18 +57,6 @@ class ProcessLog:
                 logging.getLogger(name).removeHandler(self._handler)
         if self._file is not None:
             self._file.close()
-
-    def take_own_logs(self) -> None:
-        """Take what Ray and Serve log in this process, less their warnings and errors, which are shown as before.
-
-        Call it when Serve has started: it sets up its logger then.
-        """
-        self._handler = logging.StreamHandler(self._file)
-        self._handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(name)s: %(message)s"))
-        for name in _LOGGERS:
-            for shown in logging.getLogger(name).handlers:
-                shown.setLevel(max(shown.level, logging.WARNING))
-            logging.getLogger(name).addHandler(self._handler)
 
     def take(self, batch: Mapping[str, Any]) -> None:
         """Write the lines that one process printed, with its name; show those that begin an error."""

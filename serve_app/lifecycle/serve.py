@@ -74,7 +74,6 @@ def serve_file(path: Path, address: str | None) -> int:
         with ProcessLog(_log_path(), _print_line) as log:
             _print_line(starting(path, log.path))
             client = _start_serve(config)
-            log.take_own_logs()
             ours = [app for app in config.applications if app.import_path == IMPORT_PATH]
             try:
                 client.deploy_apps(config, _blocking=False)

@@ -212,3 +212,9 @@ def test_a_running_tier_is_not_failed_when_its_last_node_drains() -> None:
 def test_the_observation_carries_the_clusters_gpus() -> None:
     gpus = ClusterGpus({"L4": GpuSupply(1, 1, 1, 1)})
     assert observe(small_profile(), {}, (), {}, gpus).gpus is gpus
+
+
+def test_a_replica_that_runs_before_the_controller_says_so_still_loads() -> None:
+    state = eco(TierDeployment(starting=1), running())
+    assert (state.running, state.starting, state.pending) == (0, 1, 0)
+    assert state.reason == "loading entry small-ngram"

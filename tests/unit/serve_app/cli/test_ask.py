@@ -92,7 +92,7 @@ def test_the_answer_alone_is_on_stdout_and_who_and_what_on_stderr(
     assert captured.out == f"{answer}\n"
     first, *reasons, last = captured.err.splitlines()
     assert first == "ultra: huge on H100"
-    assert reasons[0].startswith("You set power 90")
+    assert reasons[0].startswith("You set power to 90")
     assert last.startswith("3 tokens in ")
     assert " Wh modelled, " in last
     assert last.endswith(" USD")
@@ -212,12 +212,12 @@ def test_a_cold_tier_says_what_it_waits_for(stream: Callable[..., str], capsys: 
     waits = {"state": "loading", "waited_s": 5.1, "estimate_s": 30, "reason": None}
     done = {"type": "done", "data": {"request_id": "1"}}
     assert main(["ask", "Hi", "--url", stream({"type": "status", "data": waits}, token("Yes"), done)]) == 0
-    assert capsys.readouterr().err == "the model loads: 5 s, about 30 s more\n"
+    assert capsys.readouterr().err == "loading: 5 s, about 30 s more\n"
 
 
 def test_a_status_in_words_has_its_reason() -> None:
     status = {"state": "provisioning", "waited_s": 61.0, "estimate_s": 0.0, "reason": "no L4 is free"}
-    assert waiting_line(status) == "waiting for a node: 61 s (no L4 is free)"
+    assert waiting_line(status) == "no L4 is free: 61 s"
 
 
 def test_an_answer_cannot_steer_the_terminal() -> None:

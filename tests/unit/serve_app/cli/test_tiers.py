@@ -39,9 +39,9 @@ def test_each_tier_is_a_row_and_what_is_wrong_stands_below(
         assert main(["tiers", "--url", url]) == 0
     title, head, *rows = capsys.readouterr().out.splitlines()
     assert title.strip() == "profile small"
-    columns = "tier state GPU model replicas requests queue s TTFT s tokens/s accepted Wh USD/h"
+    columns = "tier state GPU model up/most run+wait TTFT s tokens/s drafts"
     assert " ".join(head.split()) == columns
-    assert " ".join(rows[0].split()) == "eco busy L4 small 1 of 2 3 + 2 1.5 - - - - 1"
+    assert " ".join(rows[0].split()) == "eco busy L4 small 1/2 3+2 - - -"
     assert rows[1].split()[:2] == ["balanced", "cold"]
     assert rows[2].split()[:4] == ["performance", "loading,", "42", "s"]
     assert rows[3].split()[:2] == ["ultra", "failed"]
