@@ -36,9 +36,9 @@ def token_events(tokens: Sequence[Token]) -> bytes:
     return b"".join(
         event(
             "token",
-            {"text": text, "token_id": token_id, "logprob": logprob, "spec_accepted": accepted},
+            {"text": text, "token_id": token_id, "logprob": logprob, "spec_accepted": accepted, "spec_k": k},
         )
-        for text, token_id, logprob, accepted in tokens
+        for text, token_id, logprob, accepted, k in tokens
     )
 
 

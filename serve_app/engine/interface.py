@@ -26,6 +26,8 @@ class Token(NamedTuple):
     logprob: float | None
     spec_accepted: bool
     """True only for a token that a draft proposed and the target accepted."""
+    spec_k: int = 0
+    """Draft tokens that the engine step of this token verified; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

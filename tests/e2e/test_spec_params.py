@@ -31,6 +31,13 @@ def decode_steps(answer: Answer) -> int:
     return flags.count(False) + flags[-1] - 1
 
 
+def step_depths(answer: Answer) -> list[int]:
+    """Draft tokens that each step verified, by `spec_k` of the token that ends it."""
+    tokens = answer.all("token")
+    ends = [not token["spec_accepted"] for token in tokens[:-1]] + [True]
+    return [token["spec_k"] for token, end in zip(tokens, ends, strict=True) if end]
+
+
 @pytest.fixture(scope="module")
 def plain(server: Any) -> str:
     """The answer without drafts."""
@@ -52,6 +59,7 @@ def test_a_depth_changes_the_drafts_and_not_the_answer(api: Api, plain: str, k: 
     assert 0 < spec["accepted_tokens"] <= spec["draft_tokens"] <= most * spec["steps"]
     assert spec["acceptance_rate"] == spec["accepted_tokens"] / spec["draft_tokens"]
     assert sum(spec["steps_by_reason"].values()) == decode_steps(answer)
+    assert sum(step_depths(answer)) == spec["draft_tokens"]
     reasons = {"asked"} if isinstance(k, int) else {"auto", "auto_off", "probe", "plain", "trial"}
     assert set(spec["steps_by_reason"]) <= reasons
 
@@ -61,7 +69,7 @@ def test_a_request_may_ask_for_no_drafts(api: Api, plain: str, spec: Json) -> No
     answer = ask(api, COPY, spec)
 
     assert answer.text == plain
-    assert not any(token["spec_accepted"] for token in answer.all("token"))
+    assert not any(token["spec_accepted"] or token["spec_k"] for token in answer.all("token"))
     assert answer.one("metrics")["spec"] == {
         "method": None,
         "steps": 0,

@@ -58,7 +58,7 @@ from serve_app.engine.vllm.errors import as_ours, errors_as_ours, refuse_bad_gra
 from serve_app.engine.vllm.load import OutputLoad
 from serve_app.engine.vllm.runner import runner_environment, runner_for
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
-from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
+from serve_app.engine.vllm.step_record import Drafted, RequestRecord, SpecRecords
 from serve_app.engine.vllm.thoughts import AnswerTokens, ReasoningParser
 from serve_app.engine.vllm.token_text import TokenTexts
 from serve_app.speculation.settings import SpeculationSettings
@@ -255,7 +255,7 @@ class VllmEngine:
                 if completion.finish_reason == _FAILED:
                     raise EngineError("engine_failed", "the engine gave up the request", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
-                _push(texts, completion, record.take_flags(len(completion.token_ids)))
+                _push(texts, completion, record.take_drafted(len(completion.token_ids)))
                 tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
@@ -403,10 +403,10 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown)
 
 
-def _push(texts: TokenTexts, completion: CompletionOutput, accepted: list[bool]) -> None:
+def _push(texts: TokenTexts, completion: CompletionOutput, drafted: list[Drafted]) -> None:
     for position, token_id in enumerate(completion.token_ids):
         logprob = completion.logprobs[position][token_id].logprob if completion.logprobs else None
-        texts.push(token_id, logprob, accepted[position])
+        texts.push(token_id, logprob, *drafted[position])
 
 
 def _finished(

@@ -62,9 +62,18 @@ class StepRecord(NamedTuple):
     """Its share of the engine's busy time since its last output, s."""
 
 
+class Drafted(NamedTuple):
+    """What speculation had to do with one token."""
+
+    accepted: bool = False
+    """Whether a draft proposed it and the target accepted it."""
+    k: int = 0
+    """Draft tokens that its step verified."""
+
+
 @dataclass(slots=True)
 class RequestRecord:
-    """The steps of one request, and which of its tokens were accepted drafts."""
+    """The steps of one request, and what speculation had to do with each of its tokens."""
 
     steps: list[StepRecord] = field(default_factory=list)
     busy_s: float = 0.0
@@ -73,7 +82,7 @@ class RequestRecord:
     """The part of the engine's idle time that it was billed, s."""
     billed_idle_for_s: float = 0.0
     """The part of `busy_s` for which it was, s."""
-    _flags: deque[bool] = field(default_factory=deque)
+    _drafted: deque[Drafted] = field(default_factory=deque)
 
     def add(self, step: StepRecord, tokens: int) -> None:
         """Add a step, which gave that many tokens: its accepted drafts first, then one that the target sampled.
@@ -82,11 +91,11 @@ class RequestRecord:
         """
         self.steps.append(step)
         self.busy_s += step.busy_s
-        self._flags.extend(position < step.accepted for position in range(tokens))
+        self._drafted.extend(Drafted(position < step.accepted, step.drafted) for position in range(tokens))
 
-    def take_flags(self, tokens: int) -> list[bool]:
-        """Return for each of the next tokens whether a draft proposed it and the target accepted it."""
-        return [self._flags.popleft() if self._flags else False for _ in range(tokens)]
+    def take_drafted(self, tokens: int) -> list[Drafted]:
+        """Return for each of the next tokens what speculation had to do with it; nothing where no step is known."""
+        return [self._drafted.popleft() if self._drafted else Drafted() for _ in range(tokens)]
 
     def stats(self) -> SpecStats:
         """Return the totals of the request so far."""

@@ -18,6 +18,7 @@ class _Held:
     token_id: int
     logprob: float | None
     spec_accepted: bool
+    spec_k: int
     end: int
     """Offset in the answer at which the token's text ends, characters."""
 
@@ -37,10 +38,10 @@ class TokenTexts:
     _text: str = ""
     """Text that the engine released and no token has taken yet; starts at offset `_sent`."""
 
-    def push(self, token_id: int, logprob: float | None, spec_accepted: bool) -> None:
+    def push(self, token_id: int, logprob: float | None, spec_accepted: bool, spec_k: int = 0) -> None:
         """Add the next output token."""
         self._decoded += len(self.decode_next(token_id))
-        self._held.append(_Held(token_id, logprob, spec_accepted, self._decoded))
+        self._held.append(_Held(token_id, logprob, spec_accepted, spec_k, self._decoded))
 
     def release(self, text: str, finished: bool) -> list[Token]:
         """Return the tokens whose text is complete now that the engine has released `text` as well.
@@ -55,7 +56,7 @@ class TokenTexts:
             token = self._held.popleft()
             last = finished and not self._held
             size = len(self._text) if last else max(0, min(token.end - self._sent, len(self._text)))
-            out.append(Token(self._text[:size], token.token_id, token.logprob, token.spec_accepted))
+            out.append(Token(self._text[:size], token.token_id, token.logprob, token.spec_accepted, token.spec_k))
             self._text = self._text[size:]
             self._sent += size
         return out

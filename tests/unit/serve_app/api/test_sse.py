@@ -37,10 +37,10 @@ def test_line_breaks_in_a_text_do_not_end_an_event() -> None:
 
 
 def test_each_token_of_a_step_is_an_event_with_the_contracts_keys() -> None:
-    raw = token_events([Token(" é", 7, -0.5, True), Token("力", 8, None, False)])
+    raw = token_events([Token(" é", 7, -0.5, True, 4), Token("力", 8, None, False)])
     assert sse_events(raw) == [
-        ("token", {"text": " é", "token_id": 7, "logprob": -0.5, "spec_accepted": True}),
-        ("token", {"text": "力", "token_id": 8, "logprob": None, "spec_accepted": False}),
+        ("token", {"text": " é", "token_id": 7, "logprob": -0.5, "spec_accepted": True, "spec_k": 4}),
+        ("token", {"text": "力", "token_id": 8, "logprob": None, "spec_accepted": False, "spec_k": 0}),
     ]
 
 

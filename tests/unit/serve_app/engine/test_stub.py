@@ -66,6 +66,7 @@ async def test_the_text_does_not_depend_on_speculation(k: int) -> None:
     assert [token.text for token in drafted] == [token.text for token in plain]
     assert not any(token.spec_accepted for token in plain)
     assert any(token.spec_accepted for token in drafted)
+    assert {token.spec_k for token in plain} == {0}
 
 
 @given(text=st.text(max_size=30), k=st.integers(1, 8), max_tokens=st.integers(1, 200))
@@ -77,6 +78,7 @@ def test_speculation_stats_say_what_the_tokens_say(text: str, k: int, max_tokens
     assert spec.steps == sum(not token.spec_accepted for token in tokens)
     assert spec.draft_tokens == k * spec.steps
     assert spec.accepted_tokens == sum(token.spec_accepted for token in tokens)
+    assert {token.spec_k for token in tokens} == {k}
     assert end_of(items).completion_tokens == len(tokens) == max_tokens
 
 

@@ -51,12 +51,27 @@ def output(step: StepRecord, tokens: int | None = None) -> Output:
     return Output(list(range(count)), {RECORD_KEY: step})
 
 
+def flags_of(record: RequestRecord, tokens: int) -> list[bool]:
+    """Of the next tokens, whether each is an accepted draft."""
+    return [drafted.accepted for drafted in record.take_drafted(tokens)]
+
+
+def test_each_token_knows_how_many_drafts_its_step_verified() -> None:
+    record = RequestRecord()
+    record.add(step(0, 0, ""), 1)
+    record.add(step(5, 2), 3)
+    record.add(step(3, 3), 2)  # cut
+
+    assert [drafted.k for drafted in record.take_drafted(4)] == [0, 5, 5, 5]
+    assert [drafted.k for drafted in record.take_drafted(3)] == [3, 3, 0]
+
+
 def test_a_steps_accepted_drafts_come_before_the_targets_own_token() -> None:
     record = RequestRecord()
     record.add(step(0, 0, ""), 1)
     record.add(step(5, 2), 3)
 
-    assert record.take_flags(4) == [False, True, True, False]
+    assert flags_of(record, 4) == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,7 @@ def test_a_last_step_that_was_cut_flags_the_drafts_that_are_left(tokens: int, fl
     record = RequestRecord()
     record.add(step(5, 3), tokens)
 
-    assert record.take_flags(tokens) == flags
+    assert flags_of(record, tokens) == flags
     assert record.stats().accepted_tokens == 3
 
 
@@ -77,15 +92,15 @@ def test_a_step_without_tokens_flags_nothing() -> None:
     record.add(step(0, 0, ""), 0)
     record.add(step(1, 1), 2)
 
-    assert record.take_flags(2) == [True, False]
+    assert flags_of(record, 2) == [True, False]
 
 
 def test_tokens_of_no_recorded_step_are_no_drafts() -> None:
     record = RequestRecord()
     record.add(step(1, 1), 2)
 
-    assert record.take_flags(4) == [True, False, False, False]
-    assert record.take_flags(1) == [False]
+    assert flags_of(record, 4) == [True, False, False, False]
+    assert flags_of(record, 1) == [False]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
@@ -98,10 +113,10 @@ def test_flags_do_not_depend_on_how_the_consumer_takes_tokens(accepted: list[int
     flags: list[bool] = []
     while left:
         taken = data.draw(st.integers(1, left))
-        flags += record.take_flags(taken)
+        flags += flags_of(record, taken)
         left -= taken
 
-    assert flags == whole.take_flags(total)
+    assert flags == flags_of(whole, total)
     assert sum(flags) == sum(accepted)
 
 
@@ -150,7 +165,7 @@ def test_a_record_is_taken_off_the_output() -> None:
 
     assert taken.kv_transfer_params is None
     assert records.of(collector).steps == [step(5, 2)]
-    assert records.of(collector).take_flags(3) == [True, True, False]
+    assert flags_of(records.of(collector), 3) == [True, True, False]
 
 
 def test_a_record_that_lost_its_type_on_the_way_is_read() -> None:
@@ -192,7 +207,7 @@ def test_an_engine_without_records_is_left_alone(params: dict[str, Any] | None) 
     assert taken.kv_transfer_params is params
     assert records.categories == {}
     record = records.of(collector)
-    assert record.take_flags(2) == [False, False]
+    assert flags_of(record, 2) == [False, False]
     assert record.stats() == SpecStats()
 
 

@@ -52,7 +52,7 @@ def play(run: Run) -> tuple[str, list[list[Token]]]:
     out: list[list[Token]] = []
     for number, size in enumerate(run.step_sizes):
         for token_id in range(pushed, pushed + size):
-            texts.push(token_id, -0.25 * token_id, token_id % 3 == 1)
+            texts.push(token_id, -0.25 * token_id, token_id % 3 == 1, token_id % 5)
             decoded += run.pieces[token_id]
         pushed += size
         finished = number == len(run.step_sizes) - 1
@@ -73,11 +73,12 @@ def test_token_texts_add_up_to_the_engines_text_with_one_token_per_id_in_order(r
 
 
 @given(runs())
-def test_logprobs_and_accepted_flags_stay_with_their_ids(run: Run) -> None:
+def test_logprobs_accepted_flags_and_depths_stay_with_their_ids(run: Run) -> None:
     _, steps = play(run)
     for token in (token for step in steps for token in step):
         assert token.logprob == -0.25 * token.token_id
         assert token.spec_accepted is (token.token_id % 3 == 1)
+        assert token.spec_k == token.token_id % 5
 
 
 @given(runs())
