@@ -39,6 +39,7 @@ from serve_app.api.body import DraftsRequest, parse_inference, read_json, valida
 from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
+from serve_app.api.page import Page
 from serve_app.api.planning import planned, tried_also
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
@@ -91,6 +92,7 @@ class Ingress:
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
         self._vllm = installed_version()
+        self._page = Page()
         self._advisor = make_advisor(config, os.environ)
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
         drain = Drain(pool, serve.get_replica_context().replica_id.unique_id, self._open)
@@ -100,6 +102,8 @@ class Ingress:
         """Serve calls this after the constructor. The application lives as long as the replica."""
         return Starlette(
             routes=[
+                route("/", self._page.index, "GET"),
+                route("/web/{file:path}", self._page.file, "GET"),
                 route("/api/inference", self.inference, "POST"),
                 *(route(path, partial(self.v1, api=api), "POST") for path, api in _V1.items()),
                 route("/v1/responses/{stored:path}", self.stored, "GET", "POST", "DELETE"),

@@ -1,0 +1,219 @@
+// The page: asks, draws the answer as it comes, and shows the tiers.
+
+import { Announcer } from "./announcer.js";
+import { AnswerText } from "./answer.js";
+import { RequestError, ask, getTiers } from "./api.js";
+import { Dial } from "./dial.js";
+import { byId, setText } from "./dom.js";
+import { Figures } from "./figures.js";
+import { History } from "./history.js";
+import { Plot } from "./plot.js";
+import { RequestForm } from "./request.js";
+import { Answer } from "./state.js";
+import { TierBoard } from "./tiers.js";
+import { Why } from "./timeline.js";
+import { phaseWords, troubleTitle, tierState } from "./words.js";
+
+/** @import {InferenceRequest, Tiers} from "./types.js" */
+
+const TIERS_EVERY_MS = 2000;
+const LIVE_EVERY_MS = 250;
+
+const prompt = byId("prompt", HTMLTextAreaElement);
+const send = byId("send", HTMLButtonElement);
+const stop = byId("stop", HTMLButtonElement);
+const phase = byId("phase", HTMLElement);
+const asked = byId("asked", HTMLElement);
+const empty = byId("empty", HTMLElement);
+const answerBox = byId("answer", HTMLElement);
+const trouble = byId("trouble", HTMLElement);
+const retry = byId("retry", HTMLButtonElement);
+const marks = byId("marks", HTMLInputElement);
+const legend = byId("legend", HTMLElement);
+const figuresBox = byId("figures", HTMLElement);
+const server = byId("server", HTMLElement);
+
+/** @type {Tiers | null} */
+let tiers = null;
+/** The answer that is shown. @type {Answer | null} */
+let shown = null;
+/** The answer under way. @type {{answer: Answer, began: number, abort: AbortController} | null} */
+let running = null;
+let drawAsked = false;
+
+const board = new TierBoard(byId("tiers", HTMLElement));
+const drawBoard = () => tiers && board.draw(tiers.tiers, (running?.answer.tier ?? null) || dial.tier);
+const dial = new Dial(() => {
+  drawBoard();
+  form?.draw();
+});
+const form = new RequestForm(dial);
+const text = new AnswerText(answerBox);
+const announcer = new Announcer(byId("announcer", HTMLElement));
+const figures = new Figures(figuresBox, byId("savings", HTMLElement));
+const plot = new Plot(byId("plot", HTMLElement));
+const why = new Why({
+  section: byId("why", HTMLElement),
+  title: byId("why-title", HTMLElement),
+  reason: byId("reason", HTMLElement),
+  table: byId("tiers-table", HTMLTableElement),
+  timeline: byId("timeline", HTMLElement),
+});
+const history = new History(
+  { list: byId("history", HTMLElement), sum: byId("history-sum", HTMLElement), empty: byId("history-empty", HTMLElement) },
+  show,
+);
+
+/** Draws at the next frame, however many events came until then. */
+function drawSoon() {
+  if (drawAsked) return;
+  drawAsked = true;
+  requestAnimationFrame(() => {
+    drawAsked = false;
+    draw();
+  });
+}
+
+function draw() {
+  if (!shown) return;
+  const answer = shown;
+  const nowMs = running?.answer === answer ? performance.now() - running.began : (answer.endedMs ?? 0);
+  const follows = answerBox.scrollHeight - answerBox.scrollTop - answerBox.clientHeight < 24;
+  empty.hidden = true;
+  asked.hidden = answerBox.hidden = figuresBox.hidden = false;
+  setText(asked, answer.request.prompt);
+  text.draw(answer);
+  if (follows && !answer.ended) answerBox.scrollTop = answerBox.scrollHeight;
+  setText(phase, phaseWords(answer));
+  phase.dataset.phase = answer.phase;
+  legend.hidden = !marks.checked || !answer.draftedTokens;
+  figures.draw(answer, nowMs);
+  plot.draw(answer, nowMs);
+  why.draw(answer);
+  drawTrouble(answer);
+}
+
+/** @param {Answer} answer */
+function drawTrouble(answer) {
+  trouble.hidden = !answer.trouble;
+  if (!answer.trouble) return;
+  setText(byId("trouble-title", HTMLElement), `${troubleTitle(answer.trouble)}.`);
+  setText(byId("trouble-message", HTMLElement), answer.trouble.message);
+  retry.hidden = !answer.trouble.retryable;
+}
+
+/** @param {Answer} answer that is shown again */
+function show(answer) {
+  shown = answer;
+  history.draw(answer);
+  drawSoon();
+}
+
+/** @param {InferenceRequest} request */
+async function run(request) {
+  const answer = new Answer(request);
+  const abort = new AbortController();
+  const began = performance.now();
+  const now = () => performance.now() - began;
+  running = { answer, began, abort };
+  shown = answer;
+  announcer.begin();
+  announcer.say("Asking");
+  setRunning(true);
+  const live = setInterval(drawSoon, LIVE_EVERY_MS);
+  let said = "";
+  try {
+    for await (const events of ask(request, abort.signal)) {
+      for (const event of events) {
+        answer.take(event, now());
+        if (event.type === "config") dial.show(event.data);
+      }
+      const words = answer.phase === "waiting" && answer.waits.length ? (answer.waits.at(-1)?.status.state ?? "") : answer.phase;
+      if (words !== said && !answer.ended) announcer.say(phaseWords(answer));
+      said = words;
+      announcer.follow(answer.text, now(), answer.ended);
+      drawSoon();
+    }
+    answer.close(now());
+  } catch (error) {
+    if (abort.signal.aborted) answer.stop(now());
+    else if (error instanceof RequestError) answer.fail(error, now());
+    else throw error;
+  } finally {
+    clearInterval(live);
+    announcer.follow(answer.text, now(), true);
+    announcer.say([phaseWords(answer), answer.trouble?.message].filter(Boolean).join(". "));
+    running = null;
+    setRunning(false);
+    history.add(answer);
+    drawSoon();
+    void refreshTiers();
+  }
+}
+
+/** @param {boolean} under an answer is under way */
+function setRunning(under) {
+  const focused = document.activeElement === (under ? send : stop);
+  send.hidden = under;
+  stop.hidden = !under;
+  if (focused) (under ? stop : send).focus();
+  drawSoon();
+}
+
+function submit() {
+  if (running) return;
+  const request = form.read();
+  if (request) void run(request);
+}
+
+byId("form", HTMLFormElement).addEventListener("submit", (event) => {
+  event.preventDefault();
+  submit();
+});
+prompt.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  submit();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort.abort();
+});
+stop.addEventListener("click", () => running?.abort.abort());
+retry.addEventListener("click", () => {
+  if (shown && !running) void run(shown.request);
+  prompt.focus();
+});
+marks.addEventListener("change", () => {
+  answerBox.classList.toggle("unmarked", !marks.checked);
+  drawSoon();
+});
+byId("examples", HTMLElement).addEventListener("click", (event) => {
+  if (!(event.target instanceof HTMLButtonElement)) return;
+  prompt.value = event.target.textContent ?? "";
+  prompt.focus();
+});
+
+async function refreshTiers() {
+  try {
+    tiers = await getTiers();
+    const warm = tiers.tiers.filter((tier) => ["warm", "busy"].includes(tierState(tier))).length;
+    const stub = tiers.inference_mode === "mock" ? ", stub engines: no model answers" : "";
+    setText(server, `profile ${tiers.profile}, ${warm} of ${tiers.tiers.length} tiers warm${stub}`);
+    dial.setTiers(tiers.tiers);
+    drawBoard();
+    server.classList.remove("bad");
+  } catch (error) {
+    if (!(error instanceof RequestError)) throw error;
+    setText(server, `${error.message} Trying again.`);
+    server.classList.add("bad");
+  }
+}
+
+async function followTiers() {
+  for (;;) {
+    if (!document.hidden) await refreshTiers();
+    await new Promise((resolve) => setTimeout(resolve, TIERS_EVERY_MS));
+  }
+}
+
+void followTiers();
