@@ -2,7 +2,7 @@
 #
 #   make serve   install, prepare the bundled model, serve `serve_config.yaml`; Ctrl-C drains, a second one stops at once
 #   make test    install, run the tests (unit, integration, e2e on real vLLM)
-#   make check   format, lint, strict types; changes nothing
+#   make check   format, lint, strict types (of the page's JavaScript too, with npm); changes nothing
 #   make fix     format and lint, writing
 #   make tools   programs of Debian's and npm's packages for some of the tests; as root, `make test` does it
 #
@@ -27,6 +27,7 @@ RAY_SUITES := tests/e2e $(addprefix tests/integration/,application gpu_nodes two
 OTHER_SUITES := $(filter-out $(RAY_SUITES),$(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py)))
 # A file is one process's; they begin in the order given.
 NO_RAY := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+TSC := $(VENV)/npm/node_modules/.bin/tsc
 CODE := router sustainability cluster serve_app bench tests
 
 SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_PATH=$(CURDIR)/$(BIN)/power-lever-haproxy
@@ -67,10 +68,11 @@ test-long: install-dev weights $(VENV)/guidellm/.installed
 coverage: install-dev
 	$(BIN)/python -m pytest tests/unit --cov --cov-report=term:skip-covered
 
-check: install-dev
+check: install-dev $(VENV)/npm/.installed
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
+	@if [ -x $(TSC) ]; then $(TSC) --project serve_app/web/jsconfig.json; fi
 
 fix: install-dev
 	$(BIN)/ruff format $(CODE)

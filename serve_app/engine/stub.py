@@ -313,7 +313,9 @@ def _steps(text: str, total: int, spec: SpecParams, k: int, request: GenerationR
         tokens = []
         for position in range(accepted + 1):
             index = (seed + made + position) % len(_PIECES)
-            tokens.append(Token(_PIECES[index], index, -0.5 if request.logprobs else None, position < accepted, drafted))
+            tokens.append(
+                Token(_PIECES[index], index, -0.5 if request.logprobs else None, position < accepted, drafted)
+            )
         reason = "" if not k else Reason.TAU_STOPPED if stopped else Reason.AUTO if spec.k == "auto" else Reason.ASKED
         drafts = (("own", "ngram")[len(steps) % 2] if spec.drafts == "auto" else spec.drafts) or "own"
         steps.append(_Step(tokens, StepRecord(drafted, accepted, str(reason), request.category, drafts, tau)))

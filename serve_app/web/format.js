@@ -4,15 +4,14 @@ export const UNKNOWN = "–";
 const MINUS = "−";
 
 /**
- * A figure with three significant digits and no exponent, as long as it is not tiny.
+ * A figure with three significant digits and no exponent.
  *
  * @param {number} value
  */
 export function figure(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-6) return `${sign(value)}${size.toExponential(1).replace("e-", " × 10^-")}`;
-  const digits = Math.max(0, Math.min(9, 2 - Math.floor(Math.log10(size))));
+  const digits = Math.max(0, Math.min(12, 2 - Math.floor(Math.log10(size))));
   return sign(value) + size.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
@@ -22,16 +21,17 @@ function sign(value) {
 }
 
 /**
- * A duration: `142 ms`, `4.9 s`, `1 min 12 s`.
+ * A duration: `142 ms`, `4.9 s`, `40 s`, `1 min 12 s`.
  *
  * @param {number | null | undefined} ms
  */
 export function duration(ms) {
   if (ms === null || ms === undefined) return UNKNOWN;
-  if (ms < 1) return `${ms.toFixed(2)} ms`;
+  if (ms > 0 && ms < 1) return `${ms.toFixed(2)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const s = ms / 1000;
-  if (s < 99.95) return `${s.toFixed(1)} s`;
+  if (s < 9.95) return `${s.toFixed(1)} s`;
+  if (s < 99.5) return `${Math.round(s)} s`;
   return `${Math.floor(Math.round(s) / 60)} min ${Math.round(s) % 60} s`;
 }
 

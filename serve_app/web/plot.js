@@ -1,6 +1,7 @@
 // The course of an answer: tokens per second, and below it accepted drafts and drafts per step (K).
 
-import { percent, figure } from "./format.js";
+import { element, setText } from "./dom.js";
+import { figure, percent } from "./format.js";
 import { course } from "./state.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
@@ -13,16 +14,16 @@ const POINTS = 240;
 
 export class Plot {
   #where;
-  /** @type {uPlot[]} */
-  #plots = [];
+  /** @type {Chart[]} */
+  #charts = [];
   #drawnMs = -Infinity;
 
   /** @param {HTMLElement} where */
   constructor(where) {
     this.#where = where;
-    const redraw = () => this.#plots.forEach((plot) => plot.redraw(false));
+    const redraw = () => this.#charts.forEach(({ plot }) => plot.redraw(false));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    new ResizeObserver(() => this.#plots.forEach((plot) => plot.setSize(this.#size()))).observe(where);
+    new ResizeObserver(() => this.#charts.forEach(({ plot }) => plot.setSize(this.#size()))).observe(where);
   }
 
   /**
@@ -37,9 +38,11 @@ export class Plot {
     const points = course(steps, Math.max(100, lasted / POINTS));
     this.#where.hidden = points.s.length < 2;
     if (this.#where.hidden) return;
-    if (!this.#plots.length) this.#plots = [this.#make(speed), this.#make(drafts)];
-    this.#plots[0].setData([points.s, points.rate]);
-    this.#plots[1].setData([points.s, points.accepted, points.k]);
+    if (!this.#charts.length) this.#charts = [this.#chart(SPEED), this.#chart(DRAFTS)];
+    const [speed, drafts] = this.#charts;
+    speed.plot.setData([points.s, points.rate]);
+    drafts.plot.setData([points.s, points.accepted, points.k]);
+    drafts.chart.hidden = !points.k.some((k) => k > 0);
     if (answer.ended) this.#where.setAttribute("aria-label", summary(answer, points));
   }
 
@@ -47,19 +50,44 @@ export class Plot {
     return { width: Math.max(160, this.#where.clientWidth), height: HEIGHT };
   }
 
-  /** @param {() => Pick<uPlot.Options, "series" | "axes" | "scales">} options */
-  #make(options) {
+  /** @param {Curves} curves @returns {Chart} */
+  #chart({ scales, axes, lines }) {
+    const keys = lines.map(({ key, second }) => element("span", { class: second ? "key second" : "key" }, key));
+    const chart = element("figure", {}, element("figcaption", {}, ...keys));
+    this.#where.append(chart);
     /** @type {uPlot.Options} */
-    const common = {
+    const options = {
       ...this.#size(),
-      ...options(),
+      scales: { x: { time: false }, ...scales },
+      axes: [SECONDS, ...axes],
+      series: [{}, ...lines.map(({ series }) => series)],
       padding: [8, 4, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "answer" } },
-      legend: { live: true },
+      legend: { show: false },
+      hooks: {
+        setCursor: [
+          ({ cursor: { idx }, data }) =>
+            lines.forEach(({ key, words }, index) => {
+              const value = idx === null || idx === undefined ? null : data[index + 1][idx];
+              setText(keys[index], value === null || value === undefined ? key : `${key} ${words(value)}`);
+            }),
+        ],
+      },
     };
-    return new uPlot(common, [[], []], this.#where);
+    return { chart, plot: new uPlot(options, [[], ...lines.map(() => [])], chart) };
   }
 }
+
+/** @typedef {{chart: HTMLElement, plot: uPlot}} Chart */
+
+/**
+ * What a chart shows. Each line has a key in words; the second one of a chart is dashed.
+ *
+ * @typedef {object} Curves
+ * @property {uPlot.Scales} scales
+ * @property {uPlot.Axis[]} axes
+ * @property {{key: string, second?: boolean, words: (value: number) => string, series: uPlot.Series}[]} lines
+ */
 
 /** @param {string} name of a colour in style.css; read when it is drawn, so that a change of the scheme counts */
 function colour(name) {
@@ -67,77 +95,54 @@ function colour(name) {
 }
 
 const FONT = "11px system-ui, sans-serif";
+const AXIS = { font: FONT, stroke: colour("muted"), ticks: { show: false } };
 
-/** @param {string} scale @param {(value: number) => string} words @param {number} side @returns {uPlot.Axis} */
+/** @type {uPlot.Axis} */
+const SECONDS = { ...AXIS, size: 26, gap: 7, space: 70, grid: { show: false }, values: (_, splits) => splits.map((s) => `${figure(s)} s`) };
+
+/** @param {string} scale @param {(value: number) => string} words @param {"left" | "right"} side @returns {uPlot.Axis} */
 function axis(scale, words, side) {
+  const left = side === "left";
   return {
+    ...AXIS,
     scale,
-    side,
-    size: 44,
+    side: left ? 3 : 1,
+    size: 46,
     gap: 4,
-    font: FONT,
-    stroke: colour("muted"),
-    grid: { stroke: colour("line"), width: 1, show: side === 3 },
-    ticks: { show: false },
+    space: 24,
+    grid: { stroke: colour("line"), width: 1, show: left },
     values: (_, splits) => splits.map((value) => (value === null ? "" : words(value))),
   };
 }
 
-/** @returns {uPlot.Axis} */
-function seconds() {
-  return {
-    size: 22,
-    gap: 2,
-    font: FONT,
-    stroke: colour("muted"),
-    grid: { show: false },
-    ticks: { show: false },
-    values: (_, splits) => splits.map((value) => `${figure(value)} s`),
-  };
+/** A scale from 0 up to the largest value, and at least to 1. @param {(most: number) => number} top @returns {uPlot.Scale} */
+function fromZero(top) {
+  return { range: (_, __, most) => [0, Math.max(1, top(most ?? 0))] };
 }
 
-const SECONDS = { label: "after", value: (/** @type {uPlot} */ _, /** @type {number | null} */ s) => (s === null ? "–" : `${s.toFixed(1)} s`) };
+const LINE = { width: 2, points: { show: false } };
 
-function speed() {
-  return {
-    scales: { x: { time: false }, rate: { range: /** @type {uPlot.Range.Function} */ ((_, __, most) => [0, Math.max(1, most * 1.1)]) } },
-    axes: [seconds(), axis("rate", figure, 3), { ...axis("rate", () => "", 1), grid: { show: false } }],
-    series: [
-      SECONDS,
-      { label: "tokens/s", scale: "rate", stroke: colour("accent"), width: 2, points: { show: false }, value: said(figure) },
-    ],
-  };
-}
+/** @type {Curves} */
+const SPEED = {
+  scales: { rate: fromZero((most) => most * 1.1) },
+  axes: [axis("rate", figure, "left"), axis("rate", () => "", "right")],
+  lines: [{ key: "tokens/s", words: figure, series: { ...LINE, scale: "rate", stroke: colour("accent") } }],
+};
 
-function drafts() {
-  return {
-    scales: {
-      x: { time: false },
-      share: { range: /** @type {[number, number]} */ ([0, 1]) },
-      k: { range: /** @type {uPlot.Range.Function} */ ((_, __, most) => [0, Math.max(1, Math.ceil(most))]) },
+/** @type {Curves} */
+const DRAFTS = {
+  scales: { share: { range: [0, 1] }, k: fromZero(Math.ceil) },
+  axes: [axis("share", percent, "left"), { ...axis("k", figure, "right"), incrs: [1, 2, 4, 8, 16] }],
+  lines: [
+    { key: "accepted", words: percent, series: { ...LINE, scale: "share", stroke: colour("accent") } },
+    {
+      key: "drafts a step (K)",
+      second: true,
+      words: figure,
+      series: { ...LINE, scale: "k", stroke: colour("second"), dash: [5, 4], paths: uPlot.paths.stepped?.({ align: 1 }) },
     },
-    axes: [seconds(), axis("share", percent, 3), axis("k", figure, 1)],
-    series: [
-      SECONDS,
-      { label: "accepted", scale: "share", stroke: colour("accent"), width: 2, points: { show: false }, value: said(percent) },
-      {
-        label: "K, drafts a step",
-        scale: "k",
-        stroke: colour("second"),
-        width: 2,
-        dash: [5, 4],
-        points: { show: false },
-        paths: uPlot.paths.stepped?.({ align: 1 }),
-        value: said(figure),
-      },
-    ],
-  };
-}
-
-/** @param {(value: number) => string} words */
-function said(words) {
-  return (/** @type {uPlot} */ _, /** @type {number | null} */ value) => (value === null ? "–" : words(value));
-}
+  ],
+};
 
 /** @param {Answer} answer @param {ReturnType<typeof course>} points */
 function summary(answer, points) {

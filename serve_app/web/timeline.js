@@ -64,7 +64,7 @@ function rows(tier, metrics) {
       element(
         "tr",
         { class: "taken" },
-        element("th", { scope: "row" }, "really"),
+        element("th", { scope: "row" }, "actual"),
         element("td", {}, duration(metrics.ttft_ms)),
         element("td", {}, duration(metrics.total_ms)),
         element("td", {}, figure(metrics.cost_usd)),

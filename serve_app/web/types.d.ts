@@ -122,6 +122,7 @@ export interface Metrics {
   co2_g: number;
   cost_usd: number;
   place: {
+    site: string;
     grid: string;
   };
   savings: {

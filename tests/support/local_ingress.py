@@ -48,11 +48,18 @@ class LocalIngress:
         context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
         monkeypatch.setattr(serve, "get_replica_context", lambda: context)
         ingress = Ingress(config, cast(Any, None), {})
-        ingress._pool = FixedPool({name: TierState(running=1) for name in TIER_NAMES})
-        ingress._tiers = cast(Any, LocalTiers(config))
+        self.config = config
+        self.pool = FixedPool({name: TierState(running=1) for name in TIER_NAMES})
+        self._ingress = ingress
+        self.use(LocalTiers(config))
+        ingress._pool = self.pool
         self.reports: list[RunReport] = []
         ingress._runs = cast(Any, SimpleNamespace(add=self.reports.append, work=ingress._runs.work))
         self.app: ASGIApp = ingress.__serve_build_asgi_app__()
+
+    def use(self, tiers: LocalTiers) -> None:
+        """Let these engines answer."""
+        self._ingress._tiers = cast(Any, tiers)
 
     def http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://ingress")
