@@ -12,7 +12,7 @@ import { RequestForm } from "./request.js";
 import { Answer } from "./state.js";
 import { TierBoard } from "./tiers.js";
 import { Why } from "./timeline.js";
-import { phaseWords, troubleTitle, tierState } from "./words.js";
+import { phaseWords, troubleTitle } from "./words.js";
 
 /** @import {InferenceRequest, Tiers} from "./types.js" */
 
@@ -196,7 +196,7 @@ byId("examples", HTMLElement).addEventListener("click", (event) => {
 async function refreshTiers() {
   try {
     tiers = await getTiers();
-    const warm = tiers.tiers.filter((tier) => ["warm", "busy"].includes(tierState(tier))).length;
+    const warm = tiers.tiers.filter((tier) => ["warm", "busy"].includes(tier.state)).length;
     const stub = tiers.inference_mode === "mock" ? ", stub engines: no model answers" : "";
     setText(server, `profile ${tiers.profile}, ${warm} of ${tiers.tiers.length} tiers warm${stub}`);
     dial.setTiers(tiers.tiers);

@@ -2,10 +2,10 @@
 
 import { element } from "./dom.js";
 import { duration, figure, money } from "./format.js";
-import { gpuWords, tierState } from "./words.js";
+import { gpuWords } from "./words.js";
 
 /** @import {Tier, TierName} from "./types.js" */
-/** @import {TierState} from "./words.js" */
+/** @typedef {Tier["state"]} TierState */
 
 /** Each state has a sign of its own: a colour alone would not do. @type {Record<TierState, string>} */
 const SIGNS = { failed: "✕", busy: "▲", warm: "●", loading: "◔", provisioning: "◌", cold: "○" };
@@ -36,7 +36,7 @@ export class TierBoard {
 
   /** @param {Tier} tier @param {boolean} picked */
   #card(tier, picked) {
-    const state = tierState(tier);
+    const { state } = tier;
     const entry = tier.chain.find(({ name }) => name === tier.active_entry) ?? tier.chain[0];
     const left = tier.chain.filter(({ name, failure }) => failure && name !== tier.active_entry);
     const card = element(

@@ -157,7 +157,7 @@ export interface Tier {
     pending: number;
     max: number;
   };
-  failed: boolean;
+  state: "cold" | "provisioning" | "loading" | "warm" | "busy" | "failed";
   reason: string | null;
   active_entry: string | null;
   chain: Array<{

@@ -78,19 +78,6 @@ function ending(answer) {
   return answer.metrics?.finish_reason === "length" ? ", cut at the most tokens" : "";
 }
 
-/** @typedef {"failed" | "busy" | "warm" | "loading" | "provisioning" | "cold"} TierState */
-
-/**
- * @param {Tier} tier
- * @returns {TierState}
- */
-export function tierState(tier) {
-  if (tier.failed) return "failed";
-  if (tier.replicas.running) return tier.requests.running + tier.requests.waiting ? "busy" : "warm";
-  if (tier.replicas.starting) return "loading";
-  return tier.replicas.pending ? "provisioning" : "cold";
-}
-
 /** @param {Pick<Tier, "gpu" | "gpus">} tier */
 export function gpuWords(tier) {
   if (tier.gpu === "cpu") return "CPU";
