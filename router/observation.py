@@ -34,6 +34,17 @@ TierPhase = Literal["cold", "provisioning", "loading", "warm", "busy", "failed"]
 """No replica; one waits for a node; one loads its model; one runs; requests wait for it; it is useless to wait."""
 
 
+class Watts(NamedTuple):
+    """Power of a replica's GPUs, as their counters show it."""
+
+    active: float | None = None
+    """While it computes, W; None: not measured."""
+    idle: float | None = None
+    """While it does not, W; None: not measured."""
+    reason: str | None = None
+    """Why nothing is measured, in words; None: it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierState:
     """The state of one tier at one moment."""
@@ -63,6 +74,8 @@ class TierState:
     """Why that changed; None: it did not."""
     learned: Learned = NOTHING_LEARNED
     """By the tier's replicas: the mean of each tau, and the advice if all give one."""
+    watts: Watts | None = None
+    """Measured: the mean of the tier's replicas. None: no replica has a meter."""
     recent: RunSummary = NO_RUNS
     """Recent runs of all prompt categories together."""
     recent_by_category: Mapping[Category, RunSummary] = field(default_factory=lambda: MappingProxyType({}))

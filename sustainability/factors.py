@@ -78,6 +78,7 @@ class Factors(_Frozen):
     host: Watts = Field(description="Of a server without its GPUs, for each of them.")
     watts_low: Ratio = Field(description="Lowest real draw, as a share of a tier's modelled `active_watts`.")
     watts_high: Ratio = Field(description="Highest real draw, as a share of a tier's modelled `active_watts`.")
+    sensor_error: Ratio = Field(description="Error of a GPU's measured energy, either way, as a share of it.")
 
 
 class EnergySettings(_Frozen):
@@ -128,6 +129,8 @@ class Place:
     watts_low: float
     watts_high: float
     """Range of a GPU's real draw, as a share of its modelled watts."""
+    sensor_error: float
+    """Error of a GPU's measured energy, either way, as a share of it."""
 
     @classmethod
     def of(cls, settings: EnergySettings, factors: Factors) -> Place:
@@ -142,6 +145,7 @@ class Place:
             host_watts=factors.host.value,
             watts_low=factors.watts_low.value,
             watts_high=factors.watts_high.value,
+            sensor_error=factors.sensor_error.value,
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from router.observation import NOTHING_LEARNED, Learned
+from router.observation import NOTHING_LEARNED, Learned, Watts
 from router.registry import DraftsChoice, TierName
 
 REPORT_EVERY_S: Final = 1.0
@@ -36,6 +36,8 @@ class ReplicaReport:
     """Why that changed; None: it did not."""
     learned: Learned = NOTHING_LEARNED
     """By the engine's speculation controller."""
+    watts: Watts | None = None
+    """Measured by its cards; None: it has no meter."""
     troubles: tuple[tuple[str, str], ...] = ()
     """(task, what is wrong) of the replica's background tasks."""
 

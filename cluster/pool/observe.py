@@ -10,7 +10,7 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from cluster.pool.gpus import placement
 from cluster.pool.messages import ReplicaReport
-from router.observation import ClusterGpus, Learned, Observation, TierState
+from router.observation import ClusterGpus, Learned, Observation, TierState, Watts
 from router.registry import Profile, Tier, TierName
 from router.runs.summary import NO_RUNS, TierRuns
 
@@ -128,9 +128,19 @@ def _tier_state(
         drafts=shown.drafts if shown else None,
         drafts_reason=shown.drafts_reason if shown else None,
         learned=_together([report.learned for report in running]),
+        watts=_mean_watts([report.watts for report in running if report.watts is not None]),
         recent=runs.all,
         recent_by_category=runs.by_category,
     )
+
+
+def _mean_watts(measured: Sequence[Watts]) -> Watts | None:
+    """Return the mean of those that measure; the last one's reason if none does. None: nobody has a meter."""
+    active = [watts.active for watts in measured if watts.active is not None]
+    idle = [watts.idle for watts in measured if watts.idle is not None]
+    if not active:
+        return measured[-1] if measured else None
+    return Watts(sum(active) / len(active), sum(idle) / len(idle) if idle else None)
 
 
 def _together(learned: Sequence[Learned]) -> Learned:

@@ -128,7 +128,7 @@ def metrics_data(
     # The engine's own clock: of an answer of some ms, the way to the ingress takes a good part.
     shared_s = engine_s if finished.engine_s is None else finished.engine_s
     batch = max(1.0, shared_s / finished.busy_s) if finished.busy_s > 0 else 1.0
-    hardware = Hardware(tier.gpus, tier.active_watts, tier.idle_watts, tier.price_usd_per_hour)
+    hardware = hardware_of(tier, finished)
     place = place_of(profile.energy)
     used = footprint(hardware, finished.busy_s, place)
     full = full_footprint(hardware, finished.busy_s, finished.idle_s, place)
@@ -159,8 +159,9 @@ def metrics_data(
             "wh": used.energy_wh,
             "full_wh": full.energy_wh,
             # The range is of GPUs.
-            "range": _range(tier, finished.busy_s, place) if tier.gpus else None,
-            "source": "modelled",
+            "range": _range(tier, finished, place) if tier.gpus else None,
+            "source": "modelled" if finished.energy.busy_j is None else "measured",
+            "reason": _why_modelled(tier, finished),
         },
         "water_l": used.water_l,
         "co2_g": used.co2_g,
@@ -194,10 +195,33 @@ def metrics_data(
     }
 
 
-def _range(tier: Tier, busy_s: float, place: Place) -> dict[str, float]:
-    """Return what GPUs whose watts are modelled may really have drawn, Wh: at most their power limit."""
+def hardware_of(tier: Tier, finished: Finished) -> Hardware:
+    """Return what the answer ran on: its watts as they were measured for it, else the tier's."""
+    energy, active_watts, idle_watts = finished.energy, tier.active_watts, tier.idle_watts
+    if energy.busy_j is not None and finished.busy_s > 0:
+        active_watts = energy.busy_j / finished.busy_s
+    if energy.idle_j is not None and finished.idle_s > 0:
+        idle_watts = energy.idle_j / finished.idle_s
+    return Hardware(tier.gpus, active_watts, idle_watts, tier.price_usd_per_hour)
+
+
+def _why_modelled(tier: Tier, finished: Finished) -> str | None:
+    if finished.energy.busy_j is not None:
+        return None
+    return finished.energy.reason or ("no engine with a meter" if tier.gpus else "no GPU: a CPU has no energy counter")
+
+
+def _range(tier: Tier, finished: Finished, place: Place) -> dict[str, float]:
+    """Return what the GPUs may really have drawn, Wh.
+
+    Measured: by the error of their sensors. Modelled: by how far GPUs are from their modelled watts, and at most their
+    power limit.
+    """
+    if finished.energy.busy_j is not None:
+        wh = finished.energy.busy_j / SECONDS_PER_HOUR
+        return {"low": wh * (1 - place.sensor_error), "high": wh * (1 + place.sensor_error)}
     high_watts = tier.active_watts * place.watts_high
     if tier.limit_watts is not None:
         high_watts = max(tier.active_watts, min(high_watts, tier.limit_watts))
-    hours = busy_s / SECONDS_PER_HOUR
+    hours = finished.busy_s / SECONDS_PER_HOUR
     return {"low": tier.active_watts * place.watts_low * hours, "high": high_watts * hours}

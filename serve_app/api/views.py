@@ -71,6 +71,7 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "active_watts": tier.active_watts,
         "idle_watts": tier.idle_watts,
         "limit_watts": tier.limit_watts,
+        "measured": _measured(state),
         "replicas": {
             "running": state.running,
             "starting": state.starting,
@@ -100,6 +101,12 @@ def _tier(name: str, tier: Tier, state: TierState) -> dict[str, Any]:
         "expected_tokens_per_s": tier.expected_tokens_per_s,
         "recent": _recent_runs(state),
     }
+
+
+def _measured(state: TierState) -> dict[str, Any] | None:
+    """Return the measured watts of the tier's replicas; None: they have no meter, or none runs."""
+    watts = state.watts
+    return None if watts is None else {"active": watts.active, "idle": watts.idle, "reason": watts.reason}
 
 
 def _recent_runs(state: TierState) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from serve_app.api.errors import Failure
 from serve_app.config import AppConfig
 from serve_app.engine.card_lock import card_to_itself
 from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
+from serve_app.engine.energy.card_file import shared_folder
+from serve_app.engine.energy.meter import EnergyMeter, Share
 from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
@@ -85,11 +87,15 @@ class EngineDeployment:
         self._signals = LoadSignals(time.time(), time.time)
         sink = RaySink()
         self._acceptance = AcceptanceMetrics(tier, config.speculation, sink)
-        self._busy = BusyMetrics(tier, sink)
+        hardware = config.tiers[tier]
+        modelled = {"busy": hardware.active_watts, "idle": hardware.idle_watts} if hardware.gpus else {}
+        self._busy = BusyMetrics(tier, modelled, sink)
+        self._meter = self._energy_meter()
         self._background = (
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
             Supervised("engine watch", self._end_with_engine),
+            *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._meter else ()),
         )
         await self._report_and_obey()
         for work in self._background:
@@ -126,6 +132,8 @@ class EngineDeployment:
                 work.stop()
             async with card_to_itself(self._config.tiers[self._tier_name].gpus, at_most_s=_STOP_WAIT_S):
                 await self._engine.shutdown()
+            if self._meter is not None:
+                await asyncio.to_thread(self._meter.leave)
 
     async def _start_engine(self) -> Started[Engine]:
         reporting: set[asyncio.Future[object]] = set()
@@ -168,10 +176,30 @@ class EngineDeployment:
         reasons = [missing_reason(Path(self._config.models_dir), model) for model in needed]
         return next((reason for reason in reasons if reason), None)
 
+    def _energy_meter(self) -> EnergyMeter | None:
+        """Return what measures the engine's energy; None: it has no GPU."""
+        tier = self._config.tiers[self._tier_name]
+        if not tier.gpus or self._config.inference_mode == "mock":
+            return None
+        from serve_app.engine.vllm.nvml import NvmlCounters  # with vLLM, as its engine
+
+        part = min(1.0, tier.gpus)
+        share = Share(f"{self._tier_name}/{self._replica_id}", part, tier.idle_watts / tier.gpus)
+        meter = EnergyMeter(share, lambda: NvmlCounters(tier.gpus), shared_folder())
+        self._engine.use_meter(meter)
+        return meter
+
+    async def _measure_energy(self) -> None:
+        assert self._meter is not None
+        totals = self._engine.totals()
+        await self._meter.round(self._engine.busy_now_s(), totals.left_s + totals.late_s)
+        await asyncio.sleep(REPORT_EVERY_S)
+
     async def _judge_drafts(self) -> None:
         await asyncio.sleep(REPORT_EVERY_S)
         self._acceptance.publish(self._engine.categories())
-        self._busy.publish(self._engine.totals().busy_s, self._engine.up_s())
+        joules = self._meter.joules if self._meter is not None else None
+        self._busy.publish(self._engine.totals().busy_s, self._engine.up_s(), joules)
         if self._drafts is not None:
             await self._drafts.judge()
             self._acceptance.publish_drafts(self._drafts.choice.drafts)
@@ -200,6 +228,7 @@ class EngineDeployment:
             drafts=self._drafts.choice.drafts if self._drafts else speculation.default_drafts if speculation else None,
             drafts_reason=self._drafts.choice.reason if self._drafts else None,
             learned=self._engine.learned(),
+            watts=self._meter.watts if self._meter is not None else None,
             troubles=tuple(troubles(self._background).items()),
         )
 

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Hashable
 from contextvars import Context, ContextVar
 from dataclasses import replace
+from functools import reduce
 
 from serve_app.engine.interface import EngineError, Finished, HttpRun, SpecStats
+from sustainability.measured import Energy
 
 _CURRENT: ContextVar[RunWatch | None] = ContextVar("http run", default=None)
 
@@ -89,4 +91,6 @@ def _together(ends: list[Finished]) -> Finished:
         draft_tokens=sum(end.spec.draft_tokens for end in ends),
         accepted_tokens=sum(end.spec.accepted_tokens for end in ends),
     )
-    return replace(longest, spec=spec, busy_s=sum(end.busy_s for end in ends), idle_s=sum(end.idle_s for end in ends))
+    busy_s, idle_s = sum(end.busy_s for end in ends), sum(end.idle_s for end in ends)
+    energy = reduce(Energy.plus, (end.energy for end in ends))
+    return replace(longest, spec=spec, busy_s=busy_s, idle_s=idle_s, energy=energy)

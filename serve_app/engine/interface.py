@@ -15,6 +15,8 @@ from router.observation import Learned
 from router.registry import Drafts, DraftsChoice
 from router.request import Message
 from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
+from serve_app.engine.energy.meter import Meter
+from sustainability.measured import NO_METER, Energy
 from sustainability.shares import Totals
 
 
@@ -124,6 +126,8 @@ class Finished:
     """The part of the replica's idle time that falls to it, s."""
     engine_s: float | None = None
     """From its first scheduling to its last token, by the engine's clock, s; None: the engine does not say."""
+    energy: Energy = NO_METER
+    """What was measured of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,14 @@ class Engine(Protocol):
 
     def totals(self) -> Totals:
         """Return where the engine's busy time since it was ready went, as of its last report."""
+        ...
+
+    def busy_now_s(self) -> float:
+        """Return how long it has been busy since it was ready, up to now, s; it never falls."""
+        ...
+
+    def use_meter(self, meter: Meter) -> None:
+        """Bill the energy of answers by measurement from now on."""
         ...
 
     def up_s(self) -> float:

@@ -12,6 +12,8 @@ power_lever_acceptance_drift{tier, category}              1: it has clearly fall
 power_lever_ngram_fallback{tier}                          1: n-gram drafts have replaced the tier's own, else 0
 power_lever_engine_seconds_total{tier, state}             time of warm engines: `busy`, of which each answer has its
                                                           share, and `idle`
+power_lever_gpu_joules_total{tier, state, source}         energy of GPUs in that time: `measured` by their counters, or
+                                                          `modelled` from the tier's watts
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from serve_app.speculation.settings import SpeculationSettings
 logger = logging.getLogger("ray.serve")
 _TAGS = ("tier", "category")
 _SECONDS: Final = "power_lever_engine_seconds_total"
+_JOULES: Final = "power_lever_gpu_joules_total"
 
 TAKEN_S: Final = 1.0
 """Requests of the last second show how many come: the policy decides once a second, and counts each of them once."""
@@ -120,6 +123,7 @@ class RaySink:
                 ("power_lever_draft_tokens_total", _TAGS, "Draft tokens that the target model verified."),
                 ("power_lever_accepted_draft_tokens_total", _TAGS, "Draft tokens that the target model accepted."),
                 (_SECONDS, ("tier", "state"), "Time of warm engines, busy or idle, s."),
+                (_JOULES, ("tier", "state", "source"), "Energy of the GPUs of warm engines, busy or idle, J."),
             )
         }
         self._gauges = {
@@ -146,25 +150,45 @@ class RaySink:
 
 @dataclass(slots=True)
 class BusyMetrics:
-    """Publishes one replica's busy and idle time.
+    """Publishes one replica's busy and idle time, and its GPUs' energy in them.
 
     Args:
         tier: its tier.
+        watts: modelled, by state; empty: it has no GPU.
         sink: where the metrics go.
     """
 
     tier: str
+    watts: Mapping[str, float]
     sink: Sink
     _published: dict[str, float] = field(default_factory=dict)
+    _drawn: dict[str, float] = field(default_factory=dict)
 
-    def publish(self, busy_s: float, up_s: float) -> None:
-        """Publish the busy time since the engine was ready, and the time since then, s."""
+    def publish(self, busy_s: float, up_s: float, joules: Mapping[str, float] | None) -> None:
+        """Publish what is new.
+
+        Args:
+            busy_s: busy time since the engine was ready, s.
+            up_s: time since then, s.
+            joules: measured energy since then by state, J; None: nothing can be measured now.
+        """
         for state, seconds in (("busy", busy_s), ("idle", up_s - busy_s)):
             # A step that is long under way counts as idle until it ends.
             more_s = seconds - self._published.get(state, 0.0)
             if more_s > 0:
                 self._published[state] = seconds
                 self.sink.count(_SECONDS, more_s, {"tier": self.tier, "state": state})
+                if joules is None and state in self.watts:
+                    self._count(state, more_s * self.watts[state], "modelled")
+        for state, measured_j in (joules or {}).items():
+            more_j = measured_j - self._drawn.get(state, 0.0)
+            if more_j > 0:
+                self._drawn[state] = measured_j
+                self._count(state, more_j, "measured")
+
+    def _count(self, state: str, joules: float, source: str) -> None:
+        if joules > 0:
+            self.sink.count(_JOULES, joules, {"tier": self.tier, "state": state, "source": source})
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from starlette.types import ASGIApp
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice
 from router.spec_params import SpecParams
+from serve_app.engine.energy.meter import Meter
 from serve_app.engine.interface import (
     Admitted,
     DraftCount,
@@ -48,6 +49,7 @@ from serve_app.engine.interface import (
 from serve_app.engine.stub_http import stub_app
 from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
 from serve_app.speculation.batch import Reason
+from sustainability.measured import NO_METER
 from sustainability.shares import IdleLedger, Totals
 
 # Whole words, a word in two tokens, an emoji, characters of two and three bytes: a front end must get them right.
@@ -160,6 +162,7 @@ class StubEngine:
     _own: DraftCount = field(default_factory=DraftCount)
     _shares: _EqualShares = field(default_factory=_EqualShares)
     _idle: IdleLedger = field(default_factory=IdleLedger)
+    _meter: Meter | None = None
     _ready_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -209,7 +212,8 @@ class StubEngine:
             busy_s = self._shares.change(0, ended_s) - before_s
             idle_s = self._idle.bill(busy_s, self._shares.busy_s, self.up_s())
             reason = "stop" if ended else "length"
-            yield Finished(reason, prompt_tokens, made, 0.0, record.stats(), busy_s, idle_s, ended_s - began_s)
+            energy = self._meter.bill(busy_s, idle_s, self._shares.busy_s) if self._meter else NO_METER
+            yield Finished(reason, prompt_tokens, made, 0.0, record.stats(), busy_s, idle_s, ended_s - began_s, energy)
         finally:
             self._shares.change(-1, self.clock())
             self._running.discard(request.request_id)
@@ -282,6 +286,15 @@ class StubEngine:
     def totals(self) -> Totals:
         """See `Engine.totals`."""
         return Totals(self._shares.busy_s)
+
+    def busy_now_s(self) -> float:
+        """See `Engine.busy_now_s`."""
+        self._shares.change(0, self.clock())
+        return self._shares.busy_s
+
+    def use_meter(self, meter: Meter) -> None:
+        """See `Engine.use_meter`."""
+        self._meter = meter
 
     def up_s(self) -> float:
         """See `Engine.up_s`."""

@@ -14,7 +14,7 @@ import pytest
 from router.agent.metering import Meter
 from router.agent.result import AgentResult
 from router.agent.settings import AgentSettings
-from router.observation import ClusterGpus, GpuSupply, Learned, Observation, TierState
+from router.observation import ClusterGpus, GpuSupply, Learned, Observation, TierState, Watts
 from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
@@ -78,7 +78,9 @@ def tiers() -> dict[str, Any]:
     recent = Recent(1.0, 1.0, 1.0)
     measured = {"ttft_ms", "engine_ttft_ms", "total_ms", "tokens_per_s", "completion_tokens", "energy_wh", "cost_usd"}
     runs = RunSummary(runs=1.0, finish_reasons={NAME: 1.0}, **dict.fromkeys(measured, recent))  # type: ignore[arg-type]
-    state = TierState(running=1, learned=Learned({NAME: 0.5}), recent=runs, recent_by_category={NAME: runs})
+    state = TierState(
+        running=1, watts=Watts(), learned=Learned({NAME: 0.5}), recent=runs, recent_by_category={NAME: runs}
+    )
     gpus = ClusterGpus({NAME: GpuSupply()}, coming={NAME: 1}, failures={NAME: "no"})
     return tiers_view(CONFIG, Observation(dict.fromkeys(CONFIG.tiers, state), gpus))
 

@@ -61,6 +61,7 @@ def test_only_the_engine_and_what_it_puts_into_vllm_import_vllm() -> None:
         "serve_app.engine.vllm.errors",
         "serve_app.engine.vllm.gpu_worker",
         "serve_app.engine.vllm.graph_managers",
+        "serve_app.engine.vllm.nvml",
         "serve_app.engine.vllm.scheduler",
         "serve_app.engine.vllm.sharing_scheduler",
         "serve_app.engine.vllm.worker.catch_up",

@@ -42,6 +42,7 @@ from cluster.gpu_environment import drop_unwritable_caches
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.api.spec_view import used_spec
+from serve_app.engine.energy.meter import Meter
 from serve_app.engine.http_runs import RunWatch, current_run
 from serve_app.engine.interface import (
     Admitted,
@@ -135,6 +136,8 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
     runs: WeakKeyDictionary[RequestState, RunWatch] = WeakKeyDictionary()
 
     def adding(request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
+        if not processor.request_states:
+            records.began_working()
         add(request, *args, **kwargs)
         if (run := current_run()) is not None:
             run.admitted()
@@ -185,10 +188,20 @@ def _ended(state: RequestState, reason: str, records: SpecRecords) -> Finished:
     record = records.of(state.queue)
     waited_s = state.stats.scheduled_ts - state.stats.queued_ts if state.stats is not None else 0.0
     tokens = state.detokenizer.num_output_tokens() if state.detokenizer is not None else 0
-    records.bill_idle(record)
+    records.bill(record)
     waited_ms = max(0.0, 1000 * waited_s)
     engine_s = _engine_s(state.stats)
-    return Finished(reason, state.prompt_len, tokens, waited_ms, record.stats(), record.busy_s, record.idle_s, engine_s)
+    return Finished(
+        reason,
+        state.prompt_len,
+        tokens,
+        waited_ms,
+        record.stats(),
+        record.busy_s,
+        record.idle_s,
+        engine_s,
+        record.energy,
+    )
 
 
 def _engine_s(times: RequestStateStats | None) -> float | None:
@@ -259,7 +272,7 @@ class VllmEngine:
                 tokens = answer.of(texts.release(completion.text, finished))
                 if tokens:
                     yield tokens
-            self._records.bill_idle(record)
+            self._records.bill(record)
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record)
         finally:
             # A request whose adding was interrupted is in the engine nevertheless: wait for its handle, then abort.
@@ -378,6 +391,14 @@ class VllmEngine:
         """See `Engine.totals`."""
         return self._records.totals
 
+    def busy_now_s(self) -> float:
+        """See `Engine.busy_now_s`."""
+        return self._records.busy_now_s(bool(self._engine.output_processor.get_num_unfinished_requests()))
+
+    def use_meter(self, meter: Meter) -> None:
+        """See `Engine.use_meter`."""
+        self._records.meter = meter
+
     def up_s(self) -> float:
         """See `Engine.up_s`."""
         return self._records.up_s
@@ -423,4 +444,5 @@ def _finished(
         record.busy_s,
         record.idle_s,
         _engine_s(times),
+        record.energy,
     )

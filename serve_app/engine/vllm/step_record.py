@@ -16,8 +16,10 @@ from weakref import WeakKeyDictionary
 
 from router.observation import NOTHING_LEARNED, Learned
 from router.registry import Drafts
+from serve_app.engine.energy.meter import Meter
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.batch import Reason
+from sustainability.measured import NO_METER, NOTHING_YET, Energy
 from sustainability.shares import NOTHING, IdleLedger, Totals
 
 RECORD_KEY: Final = "power_lever_step"
@@ -80,8 +82,10 @@ class RequestRecord:
     """Its share of the engine's busy time, s."""
     idle_s: float = 0.0
     """The part of the engine's idle time that it was billed, s."""
-    billed_idle_for_s: float = 0.0
-    """The part of `busy_s` for which it was, s."""
+    energy: Energy = NOTHING_YET
+    """What was measured of it."""
+    billed_for_s: float = 0.0
+    """The part of `busy_s` for which both were billed, s."""
     _drafted: deque[Drafted] = field(default_factory=deque)
 
     def add(self, step: StepRecord, tokens: int) -> None:
@@ -140,6 +144,10 @@ class SpecRecords:
         self._learned = NOTHING_LEARNED
         self._totals = NOTHING
         self._idle = IdleLedger()
+        self.meter: Meter | None = None
+        """Measures the engine's energy; None: it is modelled."""
+        self._working_s = self._told_s = self._ready_s
+        self._busy_s = 0.0
 
     @property
     def totals(self) -> Totals:
@@ -156,11 +164,32 @@ class SpecRecords:
         """Time since the engine was ready, s."""
         return self._clock() - self._ready_s
 
-    def bill_idle(self, record: RequestRecord) -> None:
-        """Bill a request that has ended its part of the engine's idle time. Again: nothing more."""
-        more_s = record.busy_s - record.billed_idle_for_s
-        record.idle_s += self._idle.bill(more_s, self._totals.busy_s, self.up_s)
-        record.billed_idle_for_s = record.busy_s
+    def began_working(self) -> None:
+        """Note that the engine has a request again, after it had none."""
+        self._working_s = self._clock()
+
+    def busy_now_s(self, working: bool) -> float:
+        """Return how long the engine has been busy, up to now, s; it never falls.
+
+        The engine reports its busy time when steps end, and is busy as long as it has requests.
+
+        Args:
+            working: whether it has requests.
+        """
+        since_s = self._clock() - max(self._told_s, self._working_s) if working else 0.0
+        self._busy_s = max(self._busy_s, self._totals.busy_s + since_s)
+        return self._busy_s
+
+    def bill(self, record: RequestRecord) -> None:
+        """Bill a request that has ended its part of the engine's idle time, and its energy. Again: nothing more."""
+        more_s = record.busy_s - record.billed_for_s
+        idle_s = self._idle.bill(more_s, self._totals.busy_s, self.up_s)
+        record.idle_s += idle_s
+        record.billed_for_s = record.busy_s
+        if self.meter is None:
+            record.energy = NO_METER
+        elif more_s:
+            record.energy = record.energy.plus(self.meter.bill(more_s, idle_s, self.busy_now_s(working=False)))
 
     @property
     def own_drafts(self) -> DraftCount:
@@ -184,7 +213,7 @@ class SpecRecords:
         if LEARNED_KEY in params:
             self._learned = Learned(*params.pop(LEARNED_KEY))
         if TOTALS_KEY in params:
-            self._totals = Totals(*params.pop(TOTALS_KEY))
+            self._totals, self._told_s = Totals(*params.pop(TOTALS_KEY)), self._clock()
         step = StepRecord(*params.pop(RECORD_KEY))
         output.kv_transfer_params = params or None
         if step.category:

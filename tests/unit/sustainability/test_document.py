@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sustainability.cards import SILENT_S
 from sustainability.factors import EnergySettings, place_of
 from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
+from sustainability.measured import SETTLE_S, EnergyLedger
 from sustainability.savings import savings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "sustainability.md"
@@ -39,6 +42,23 @@ def test_every_result_of_the_example_is_what_the_formulas_give() -> None:
         "savings.wh": saved.wh,
         "savings.percent": saved.percent,
     }
+    ledger = EnergyLedger()
+    ledger.observe(1200.0, 160.0, 20.0, 10.0)
+    ledger._paid_j, ledger._paid_s = 1130.0, 18.75
+    owed_j = ledger.owed_j
+    bill = ledger.bill(BUSY_S, IDLE_S, 20.0)
+    assert bill is not None
+    assert bill.idle_j is not None
+    measured = replace(L4, active_watts=bill.busy_j / BUSY_S, idle_watts=bill.idle_j / IDLE_S)
+    wh = footprint(measured, BUSY_S, place).energy_wh
+    computed |= {
+        "owed": owed_j,
+        "busy_j": bill.busy_j,
+        "measured.energy.wh": wh,
+        "measured.energy.range.low": wh * (1 - place.sensor_error),
+        "measured.energy.range.high": wh * (1 + place.sensor_error),
+        "measured.energy.full_wh": full_footprint(measured, BUSY_S, IDLE_S, place).energy_wh,
+    }
     assert documented() == pytest.approx(computed, rel=1e-4)
 
 
@@ -53,5 +73,8 @@ def test_the_factors_in_the_document_are_those_of_the_file() -> None:
         f"| CO2, kg/kWh | {simple.co2_kg_per_kwh:g} | {us.co2_kg_per_kwh:g} |",
         f"{us.host_watts:g} W for each GPU",
         f"{us.watts_low:g} to {us.watts_high:g} of them",
+        f"{100 * us.sensor_error:g}% either way",
+        f"over {SETTLE_S:g} s of busy time",
+        f"silent for {SILENT_S:g} s",
     ):
         assert row in text

@@ -51,7 +51,7 @@ def test_the_default_is_the_documented_simple_one() -> None:
 
 def test_every_factor_has_a_source_a_year_a_unit_and_a_confidence(shipped: dict[str, dict[str, Any]]) -> None:
     found = dict(entries(shipped))
-    assert len(found) == 2 * (len(get_args(Site)) + len(get_args(Grid))) + 3
+    assert len(found) == 2 * (len(get_args(Site)) + len(get_args(Grid))) + 4
     for place, entry in found.items():
         assert len(entry["source"].strip()) > 10, place
         assert 2020 <= entry["year"] <= 2026, place

@@ -7,7 +7,7 @@ from ray.serve._private.common import DeploymentStatus
 
 from cluster.pool.messages import ReplicaReport
 from cluster.pool.observe import TierDeployment, observe, tier_deployment
-from router.observation import ClusterGpus, GpuSupply, Learned, TierState
+from router.observation import ClusterGpus, GpuSupply, Learned, TierState, Watts
 from tests.unit.cluster.pool.reports import loading, overview, running
 from tests.unit.router.profiles import small_profile
 
@@ -175,6 +175,18 @@ def test_a_tier_shows_the_mean_of_each_tau_and_an_advice_that_all_replicas_give(
     assert both.tau == pytest.approx({"code": 0.3, "math": 0.5})
     assert (both.advice, both.reason) == (None, None)
     assert eco(TierDeployment(running=0)).learned == Learned()
+
+
+def test_a_tier_shows_the_mean_of_its_replicas_measured_watts_and_a_reason_if_none_measures() -> None:
+    def report(name: str, watts: Watts | None) -> ReplicaReport:
+        return ReplicaReport("eco", name, "running", "small-draft", watts=watts)
+
+    lost = report("c", Watts(reason="NVML: GPU is lost"))
+    two = TierDeployment(running=2)
+    both = eco(two, report("a", Watts(300.0, 50.0)), report("b", Watts(200.0)), lost)
+    assert both.watts == Watts(250.0, 50.0)
+    assert eco(two, lost).watts == Watts(reason="NVML: GPU is lost")
+    assert eco(two, report("a", None)).watts is None
 
 
 def test_the_reports_queue_waits_are_averaged_over_the_replicas_that_run() -> None:

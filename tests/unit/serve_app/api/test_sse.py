@@ -15,6 +15,7 @@ from serve_app.api.spec_view import used_spec
 from serve_app.api.sse import config_data, event, metrics_data, token_events
 from serve_app.config import AppConfig
 from serve_app.engine.interface import DraftCount, Finished, SpecStats, Token
+from sustainability.measured import Energy
 from tests.support.app_config import app_config
 from tests.support.streams import sse_events
 
@@ -146,6 +147,7 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "full_wh": pytest.approx(full_wh),
             "range": {"low": pytest.approx(0.71 * wh), "high": pytest.approx(1.23 * wh)},
             "source": "modelled",
+            "reason": "no engine with a meter",
         },
         "water_l": pytest.approx(wh / 1000 * 1.8),
         "co2_g": pytest.approx(wh * 0.39),
@@ -256,6 +258,44 @@ def metrics_of(finished: Finished, config: AppConfig = CONFIG) -> dict[str, Any]
 def test_the_range_ends_at_the_power_limit_of_the_gpus(limit_watts: float | None, high_watts: float) -> None:
     data = metrics_of(Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=3.6), eco(limit_watts=limit_watts))
     assert data["energy"]["range"] == pytest.approx({"low": 0.071, "high": high_watts / 1000})
+
+
+def test_a_measured_answer_has_the_joules_of_its_counters() -> None:
+    finished = Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=0.5, idle_s=2.0, energy=Energy(36.0, 18.0))
+    data = metrics_of(finished)
+    full_wh = (36 + 18 + 2.5 * 150) / 3600
+    assert data["energy"] == {
+        "wh": pytest.approx(0.01),
+        "full_wh": pytest.approx(full_wh),
+        "range": {"low": pytest.approx(0.0095), "high": pytest.approx(0.0105)},
+        "source": "measured",
+        "reason": None,
+    }
+    assert data["water_l"] == pytest.approx(0.01 / 1000 * 1.8)
+    assert data["co2_g"] == pytest.approx(0.01 * 0.39)
+    assert data["full"]["co2_g"] == pytest.approx(full_wh * 0.39)
+    assert data["cost_usd"] == pytest.approx(0.5 / 3600)  # the price is of time
+    assert data["savings"]["counterfactual"]["wh"] - data["savings"]["wh"] == pytest.approx(0.01)
+
+
+def test_without_measured_idle_watts_the_idle_part_has_the_tiers() -> None:
+    finished = Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=0.5, idle_s=2.0, energy=Energy(36.0))
+    assert metrics_of(finished)["energy"]["full_wh"] == pytest.approx((36 + 2 * 20 + 2.5 * 150) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("energy", "over", "reason"),
+    [
+        (Energy(reason="NVML: Driver Not Loaded"), {}, "NVML: Driver Not Loaded"),
+        (Energy(), {}, "no engine with a meter"),
+        (Energy(), {"gpu": None, "gpus": 0.0}, "no GPU: a CPU has no energy counter"),
+    ],
+)
+def test_a_modelled_answer_says_why(energy: Energy, over: dict[str, Any], reason: str) -> None:
+    finished = Finished("stop", 3, 2, 0.0, SpecStats(), busy_s=0.5, energy=energy)
+    shown = metrics_of(finished, eco(**over))["energy"]
+    assert (shown["source"], shown["reason"]) == ("modelled", reason)
+    assert shown["wh"] == pytest.approx(50 / 3600)
 
 
 def test_the_way_to_the_ingress_counts_in_no_batch() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.observation import Learned, Observation, TierState
+from router.observation import Learned, Observation, TierState, Watts
 from router.runs.summary import Recent, RunSummary
 from serve_app.api.views import tiers_view
 from tests.support.app_config import app_config
@@ -19,6 +19,7 @@ CONTRACT = {
     "active_watts",
     "idle_watts",
     "limit_watts",
+    "measured",
     "replicas",
     "reason",
     "active_entry",
@@ -37,6 +38,7 @@ STATE = TierState(
     engine_waiting=5,
     queue_wait_ms=6.5,
     cold_start_s=33,
+    watts=Watts(91.5),
 )
 
 
@@ -61,6 +63,7 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
         "active_watts": 100,
         "idle_watts": 20,
         "limit_watts": None,
+        "measured": {"active": 91.5, "idle": None, "reason": None},
         "replicas": {"running": 1, "starting": 2, "pending": 3, "min": 0, "max": 2},
         "failed": False,
         "reason": "step small-ngram failed: no memory",

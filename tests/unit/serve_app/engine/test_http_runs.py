@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from serve_app.engine.http_runs import RunWatch, current_run
 from serve_app.engine.interface import Engine, EngineError, Finished, HttpRun, SpecStats
 from serve_app.engine.stream_items import http_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
+from sustainability.measured import Energy
 
 END = Finished("stop", 4, 3, 0.0, SpecStats(1, 2, 1), 0.5)
 
@@ -147,3 +149,13 @@ async def test_a_response_whose_engine_is_never_asked_is_passed_on() -> None:
         return JSONResponse({"input_tokens": 3})
 
     assert (await items_of(app_of(answer)))[1:] == [b'{"input_tokens":3}']
+
+
+def test_the_joules_of_several_answers_add_up() -> None:
+    watch = RunWatch(2)
+    watch.admitted()
+    watch.finished(replace(END, energy=Energy(10.0, 1.0)), "one")
+    watch.finished(replace(END, energy=Energy(20.0, 2.0)), "other")
+    run = watch.take()
+    assert run is not None
+    assert run.finished.energy == Energy(30.0, 3.0)

@@ -96,6 +96,8 @@ DRAFTS = "power_lever_draft_tokens_total"
 ACCEPTED = "power_lever_accepted_draft_tokens_total"
 RATE = "power_lever_acceptance_rate"
 DRIFT = "power_lever_acceptance_drift"
+SECONDS = "power_lever_engine_seconds_total"
+JOULES = "power_lever_gpu_joules_total"
 
 
 class Recorded:
@@ -104,10 +106,14 @@ class Recorded:
     def __init__(self) -> None:
         self.counters: dict[tuple[str, str], float] = {}
         self.gauges: dict[tuple[str, str], float] = {}
+        self.by_source: dict[tuple[str, str], float] = {}
 
     def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
         assert tags["tier"] == "eco"
         assert amount > 0, "Ray refuses to count nothing"
+        if name == JOULES:
+            place = (tags["source"], tags["state"])
+            self.by_source[place] = self.by_source.get(place, 0) + amount
         key = (name, tags.get("category") or tags["state"])
         self.counters[key] = self.counters.get(key, 0) + amount
 
@@ -179,8 +185,23 @@ def test_a_switch_to_n_gram_drafting_is_published() -> None:
 
 def test_busy_and_idle_time_add_up_to_the_time_since_the_engine_was_ready() -> None:
     sink = Recorded()
-    metrics = BusyMetrics("eco", sink)
+    metrics = BusyMetrics("eco", {}, sink)
     for busy_s, up_s in ((0.0, 10.0), (4.0, 15.0), (4.0, 16.0), (9.0, 21.0)):
-        metrics.publish(busy_s, up_s)
-    name = "power_lever_engine_seconds_total"
-    assert sink.counters == {(name, "idle"): 12.0, (name, "busy"): 9.0}
+        metrics.publish(busy_s, up_s, None)
+    assert sink.counters == {(SECONDS, "idle"): 12.0, (SECONDS, "busy"): 9.0}
+
+
+def test_the_energy_of_gpus_is_that_of_their_counters_or_that_of_the_tiers_watts() -> None:
+    sink = Recorded()
+    metrics = BusyMetrics("eco", {"busy": 100.0, "idle": 10.0}, sink)
+    metrics.publish(2.0, 10.0, None)  # 8 s idle, nothing is measured yet
+    metrics.publish(3.0, 12.0, {"busy": 50.0, "idle": 6.0})
+    metrics.publish(4.0, 14.0, {"busy": 90.0, "idle": 11.0})
+    metrics.publish(6.0, 17.0, None)  # 2 s busy, 1 s idle
+    assert sink.by_source == {
+        ("modelled", "busy"): 400.0,
+        ("modelled", "idle"): 90.0,
+        ("measured", "busy"): 90.0,
+        ("measured", "idle"): 11.0,
+    }
+    assert (sink.counters[SECONDS, "busy"], sink.counters[SECONDS, "idle"]) == (6.0, 11.0)

@@ -20,6 +20,7 @@ from serve_app.transport import channel as token_channel
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.channel import Item, ReplicaStream, ReplyTo, TokenChannel, send_items
 from serve_app.transport.stream import Tick
+from sustainability.measured import Energy
 from tests.support.real_loops import REAL_LOOPS
 from tests.support.streams import Script, Wait
 
@@ -40,6 +41,8 @@ EVERY_KIND: list[Item] = [
     b"",
     bytes(range(256)),
     Finished("stop", 4, 3, queue_ms=0.125, spec=SpecStats(steps=2, draft_tokens=4, accepted_tokens=1), busy_s=0.25),
+    Finished("stop", 4, 3, 0.0, SpecStats(), 0.25, 0.5, 0.75, Energy(12.5, 1.5)),
+    Finished("stop", 4, 3, 0.0, SpecStats(), 0.25, energy=Energy(reason="no driver")),
     Finished("length", 0, 0, queue_ms=0.0, spec=SpecStats(reasons={"tau_stopped": 3}, stopped_by_tau=True), busy_s=0.0),
 ]
 FAILURES = [Failure("engine_failed", "kein Speicher: 力🙂", 500, True), Failure("bad_request", "", 400, False)]

@@ -18,12 +18,15 @@ from serve_app.engine.vllm.step_record import (
     LEARNED_KEY,
     MOST_UNDER_WAY,
     RECORD_KEY,
+    TOTALS_KEY,
     RequestRecord,
     SpecRecords,
     StepRecord,
     StepsUnderWay,
     StepUnderWay,
 )
+from sustainability.measured import Energy
+from sustainability.shares import Totals
 
 
 class Collector:
@@ -305,3 +308,76 @@ def test_steps_that_are_never_done_do_not_pile_up() -> None:
         steps.began(under_way(output))
     assert steps.done(outputs[0]) is None
     assert steps.done(outputs[1]) is not None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class FixedMeter:
+    """Bills 100 W busy and 10 W idle."""
+
+    reason: str | None = None
+    asked: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def bill(self, busy_s: float, idle_s: float, engine_busy_s: float) -> Energy:
+        self.asked.append((busy_s, idle_s, engine_busy_s))
+        return Energy(reason=self.reason) if self.reason else Energy(100 * busy_s, 10 * idle_s)
+
+
+def took(busy_s: float, engine_busy_s: float) -> Output:
+    totals = Totals(engine_busy_s)
+    return Output([1], {RECORD_KEY: StepRecord(busy_s=busy_s), TOTALS_KEY: totals})
+
+
+def test_an_engine_is_busy_from_its_last_report_on_as_long_as_it_has_requests() -> None:
+    clock = Clock()
+    records = SpecRecords(clock)
+    clock.now_s += 50
+    assert records.busy_now_s(working=False) == 0
+    records.began_working()
+    clock.now_s += 3
+    assert records.busy_now_s(working=True) == 3  # a long step, of which no report has come
+    records.take(took(2.5, 2.5), None)
+    clock.now_s += 1
+    assert records.busy_now_s(working=True) == 3.5
+    assert records.busy_now_s(working=False) == 3.5, "it never falls"
+
+
+def test_a_request_is_billed_the_energy_of_its_share_once() -> None:
+    clock, meter = Clock(), FixedMeter()
+    records, collector = SpecRecords(clock), Collector()
+    records.meter = meter
+    clock.now_s += 4
+    records.take(took(1.0, 3.0), collector)
+    record = records.of(collector)
+    records.bill(record)
+    records.bill(record)
+    [asked] = meter.asked
+    assert asked == pytest.approx((1.0, 1 / 3, 3.0))  # of 1 s idle time a third is its
+    assert record.energy.busy_j == 100
+    assert record.energy.idle_j == pytest.approx(10 / 3)
+    # The answer's second sequence, in the same record.
+    records.take(took(0.5, 3.5), collector)
+    records.bill(record)
+    assert record.energy.busy_j == 150
+
+
+def test_a_request_of_an_engine_without_a_meter_has_no_joules() -> None:
+    records, collector = SpecRecords(), Collector()
+    records.take(took(1.0, 3.0), collector)
+    records.bill(records.of(collector))
+    assert records.of(collector).energy == Energy()
+
+
+def test_a_request_that_could_not_be_measured_says_why() -> None:
+    records, collector = SpecRecords(), Collector()
+    records.meter = FixedMeter("no driver")
+    records.take(took(1.0, 3.0), collector)
+    records.bill(records.of(collector))
+    assert records.of(collector).energy == Energy(reason="no driver")
