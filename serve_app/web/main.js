@@ -128,9 +128,9 @@ async function run(request) {
         answer.take(event, now());
         if (event.type === "config") dial.show(event.data);
       }
-      const words = answer.phase === "waiting" && answer.waits.length ? (answer.waits.at(-1)?.status.state ?? "") : answer.phase;
-      if (words !== said && !answer.ended) announcer.say(phaseWords(answer));
-      said = words;
+      const state = answer.phase === "waiting" ? (answer.waits.at(-1)?.status.state ?? "") : answer.phase;
+      if (state !== said && !answer.ended) announcer.say(phaseWords(answer));
+      said = state;
       announcer.follow(answer.text, now(), answer.ended);
       drawSoon();
     }

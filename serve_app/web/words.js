@@ -55,7 +55,7 @@ export function phaseWords(answer) {
     case "waiting": {
       const wait = answer.waits.at(-1);
       if (wait) return waitWords(wait.status);
-      return answer.config ? `${tier} answers` : "Asking";
+      return answer.config ? `${tier} was asked` : "Asking";
     }
     case "streaming":
       return `${tier} answers`;

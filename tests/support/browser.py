@@ -49,6 +49,11 @@ class Visit:
     def set_power(self, power: int) -> None:
         self.element("power").fill(str(power))
 
+    def set_option(self, name: str, value: str) -> None:
+        """Fill a field of the disclosure, which is opened for it."""
+        self.element(name).evaluate("field => field.closest('details').open = true")
+        self.element(name).fill(value)
+
     def wait_for(self, phase: Literal["waiting", "streaming", "done", "stopped", "failed"]) -> None:
         expect(self.element("phase")).to_have_attribute("data-phase", phase)
 

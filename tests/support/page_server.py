@@ -34,7 +34,8 @@ CUT: Final = ConnectionResetError("the script cuts the connection")
 FREED_WITHIN_S: Final = 10.0
 """The second that the design allows, on a machine that is ten times slower."""
 POLL_S: Final = 0.02
-Script = Sequence[bytes | Wait | ConnectionResetError]
+Part = bytes | Wait | ConnectionResetError
+Script = Sequence[Part]
 
 
 class ColdTiers(LocalTiers):
@@ -124,6 +125,29 @@ class PageServer:
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
+    def start(self) -> None:
+        """Listen, in a thread."""
+        config = uvicorn.Config(self.door, HOST, self.port, lifespan="off", log_level="critical")
+        self._web = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._web.run, name="page server")
+        self._thread.start()
+        while get_status(self.port, "/healthz") != 200:
+            assert self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End every connection."""
+        self._web.should_exit = self._web.force_exit = True
+        self._thread.join()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Nobody listens on its port meanwhile."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
     def wait_for_no_requests(self) -> None:
         """Wait until no engine has a request any more. A client that left must free it within a second."""
         began = time.monotonic()
@@ -143,15 +167,9 @@ def page_server() -> Iterator[PageServer]:
     """Run a server in a thread of its own."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         server = PageServer(monkeypatch)
-        config = uvicorn.Config(server.door, HOST, server.port, lifespan="off", log_level="critical")
-        web = uvicorn.Server(config)
-        thread = threading.Thread(target=web.run, name="page server")
-        thread.start()
+        server.start()
         try:
-            while get_status(server.port, "/healthz") != 200:
-                assert thread.is_alive()
             server.reset()
             yield server
         finally:
-            web.should_exit = web.force_exit = True
-            thread.join()
+            server.stop()

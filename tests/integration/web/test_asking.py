@@ -96,8 +96,7 @@ def test_a_plot_shows_speed_acceptance_and_depth_over_the_answer(visit: Visit) -
         label,
     )
 
-    visit.element("drafts").evaluate("field => field.closest('details').open = true")
-    visit.element("drafts").fill("0")
+    visit.set_option("drafts", "0")
     visit.ask("Hello. stub:tokens=50 stub:rate=100")
     visit.wait_for("done")
     expect(visit.page.locator("#plot canvas").nth(1)).to_be_hidden()  # nothing was drafted

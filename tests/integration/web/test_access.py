@@ -1,0 +1,163 @@
+"""By keyboard, with a screen reader, in light and dark, on a phone, and at 200 tokens/s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from router.observation import TierState
+from tests.integration.web.conftest import PHONE
+from tests.integration.web.scripts import closing, opening, token
+from tests.support.browser import Visit, visiting
+from tests.support.page_server import PageServer, Part
+from tests.support.streams import Wait
+from tests.support.tools import npm_file
+
+
+@pytest.fixture(scope="package")
+def axe() -> Path:
+    return npm_file("axe-core/axe.min.js")
+
+
+def violations(page: Page, axe: Path) -> list[str]:
+    """What axe-core finds, best practices included."""
+    page.evaluate(axe.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then((results) => results.violations)")
+    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"color_scheme": "light", "viewport": PHONE}],
+    ids=["light", "dark", "phone"],
+)
+def test_axe_finds_no_violation_at_any_time(
+    browser: Browser, server: PageServer, axe: Path, options: dict[str, Any]
+) -> None:
+    failure = (("early-exit", "EngineStartError: no weights"),)
+    server.pool.set("balanced", TierState(starting=1, cold_start_s=30.0))
+    server.pool.set("performance", TierState(running=1, active_entry="target-only", entry_failures=failure))
+    server.pool.set("ultra", TierState(failed=True, reason="no GPU"))
+    with visiting(browser, server.url, reduced_motion="reduce", **options) as visit:
+        assert violations(visit.page, axe) == []
+        visit.page.locator("summary").click()
+        visit.set_power(10)
+        visit.ask("Hello. stub:tokens=400 stub:rate=200")
+        visit.wait_for("streaming")
+        expect(visit.page.locator("#answer .drafted").first).to_be_visible()
+        assert violations(visit.page, axe) == []
+        visit.wait_for("done")
+        visit.ask("Hello. stub:fail=12 stub:tokens=30")
+        visit.wait_for("failed")
+        assert violations(visit.page, axe) == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_nothing_is_wider_than_the_screen(browser: Browser, server: PageServer, width: int) -> None:
+    long = "EngineStartError:" + "a_very_long_word_without_a_break" * 5
+    server.pool.set("ultra", TierState(failed=True, reason=long))
+    with visiting(browser, server.url, viewport={"width": width, "height": 700}) as visit:
+        visit.page.locator("summary").click()
+        wide = token("wide" * 200)
+        server.door.scripts["wide"] = [opening(server), wide, Wait(0.3), wide, Wait(0.3), wide, closing(server)]
+        visit.ask("script:wide")
+        visit.wait_for("done")
+        expect(visit.page.locator("#plot canvas").first).to_be_visible()
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_everything_is_done_by_keyboard(visit: Visit, server: PageServer) -> None:
+    keys = visit.page.keyboard
+    reached: list[str] = []
+    for _ in range(6):
+        keys.press("Tab")
+        reached.append(visit.page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert reached == ["prompt", "send", "auto", "speed", "power", "SUMMARY"]
+
+    keys.press("Enter")
+    keys.press("Tab")
+    expect(visit.element("goal")).to_be_focused()
+    visit.element("power").focus()
+    keys.press("ArrowLeft")
+    expect(visit.element("manual")).to_be_checked()
+    expect(visit.element("power-value")).to_have_text("49")
+    keys.press("Home")
+    expect(visit.element("power-note")).to_have_text("picks eco")
+
+    visit.element("prompt").focus()
+    keys.type("Hello. stub:rate=20 stub:tokens=2000")
+    keys.press("Tab")
+    keys.press("Space")
+    visit.wait_for("streaming")
+    expect(visit.element("stop")).to_be_focused()  # the button that was there became this one
+    keys.press("Space")
+    visit.wait_for("stopped")
+    expect(visit.element("send")).to_be_focused()
+    expect(visit.element("send")).to_have_css("outline-style", "solid")  # the focus is seen
+
+    visit.page.locator("#history button").focus()
+    keys.press("Enter")
+    expect(visit.page.locator("#history button")).to_have_attribute("aria-current", "true")
+    visit.element("answer").focus()  # it scrolls by keys
+    expect(visit.element("answer")).to_be_focused()
+
+
+def test_a_screen_reader_is_told_states_and_finished_sentences(visit: Visit, server: PageServer) -> None:
+    parts = ["Water boils", " at 100", " °C. It free", "zes at 0 °C! 水", "。 Then", " it is ice"]
+    script: list[Part] = [opening(server)]
+    for part in parts:
+        script += [token(part), Wait(0.6)]
+    server.door.scripts["said"] = [*script, closing(server)]
+    visit.ask("script:said")
+    visit.wait_for("done")
+    said = visit.announced()
+    assert (said[0], said[1]) == ("Asking", "eco answers")
+    assert said[-1].startswith("Done: ")
+    sentences = said[2:-1]
+    assert " ".join(sentences) == "Water boils at 100 °C. It freezes at 0 °C! 水。 Then it is ice"
+    assert all(each.endswith((".", "!", "。")) for each in sentences[:-1])
+    region = visit.element("announcer")
+    assert region.get_attribute("aria-live") == "polite"
+    assert visit.element("answer").get_attribute("aria-live") is None
+
+
+def test_motion_is_reduced_for_who_wants_it(browser: Browser, server: PageServer) -> None:
+    with visiting(browser, server.url, reduced_motion="reduce") as visit:
+        expect(visit.page.locator(".tier").first).to_have_css("transition-duration", "0s")
+    with visiting(browser, server.url, reduced_motion="no-preference") as visit:
+        expect(visit.page.locator(".tier").first).to_have_css("transition-duration", "0.2s, 0.2s")
+
+
+BEHIND_MS = 4000
+"""How long after its last token an answer may be complete on the page, on a busy machine, ms."""
+COUNT_DRAWINGS = """() => {
+  window.drawings = 0;
+  new MutationObserver(() => { window.drawings += 1; }).observe(
+    document.getElementById("answer"), {childList: true, characterData: true, subtree: true});
+}"""
+
+
+def test_200_tokens_a_second_are_shown_without_falling_behind(visit: Visit) -> None:
+    visit.page.evaluate(COUNT_DRAWINGS)
+    visit.set_power(10)
+    visit.set_option("max_tokens", "1200")
+    began = visit.page.evaluate("performance.now()")
+    visit.ask("Hello. stub:rate=200")
+    visit.wait_for("done")
+    took_ms = visit.page.evaluate("performance.now()") - began
+
+    assert visit.figure("tokens") == "1,200"
+    assert 6000 <= took_ms < 6000 + BEHIND_MS
+    assert 20 < visit.page.evaluate("window.drawings") < 60 * took_ms / 1000  # once a frame, not once a token
+    assert visit.page.locator("#answer span").count() < 1200 / 2
+
+
+def test_an_answer_that_comes_all_at_once_is_shown(visit: Visit) -> None:
+    visit.set_power(10)
+    visit.set_option("max_tokens", "1900")
+    visit.ask("Hello.")
+    visit.wait_for("done")
+    assert visit.figure("tokens") == "1,900"

@@ -1,0 +1,113 @@
+"""What goes wrong is said in words, what had come stays, and a retry asks the same again."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Browser, expect
+
+from serve_app.api.sse import event
+from tests.integration.web.scripts import closing, opening, token
+from tests.support.browser import Visit, visiting
+from tests.support.page_server import CUT, PageServer, page_server
+from tests.support.streams import Wait
+
+FAILED = "Failed to load resource"
+"""How the console notes a response that is an error, or that was cut."""
+
+
+def test_an_error_in_mid_stream_keeps_the_text_and_offers_a_retry(visit: Visit, server: PageServer) -> None:
+    visit.ask("Hello. stub:fail=12 stub:tokens=30")
+    visit.wait_for("failed")
+    text = visit.answer()
+    assert len(text) > 20
+    expect(visit.element("trouble-title")).to_have_text("The engine failed.")
+    expect(visit.element("trouble-message")).to_have_text("a stub directive made it fail")
+    assert visit.announced()[-1] == "The engine failed. a stub directive made it fail"
+
+    visit.element("retry").click()
+    visit.wait_for("failed")
+    expect(visit.element("history").locator("button")).to_have_count(2)
+    assert visit.answer() == text
+    assert server.door.asked[0] == server.door.asked[1]
+
+
+def test_an_error_that_a_retry_cannot_help_offers_none(visit: Visit, server: PageServer) -> None:
+    error = {"code": "prompt_too_long", "message": "9000 tokens", "retryable": False, "request_id": "r"}
+    server.door.scripts["long"] = [opening(server), event("error", error)]
+    visit.ask("script:long")
+    visit.wait_for("failed")
+    expect(visit.element("trouble-title")).to_have_text("The prompt is too long.")
+    expect(visit.element("retry")).to_be_hidden()
+
+
+def test_an_error_of_an_unknown_code_is_shown_by_its_message(visit: Visit, server: PageServer) -> None:
+    error = {"code": "brand_new", "message": "the moon is wrong", "retryable": True, "request_id": "r"}
+    server.door.scripts["moon"] = [opening(server), event("error", error)]
+    visit.ask("script:moon")
+    visit.wait_for("failed")
+    expect(visit.element("trouble")).to_contain_text("It failed. the moon is wrong")
+
+
+def test_a_cut_connection_is_an_error_and_the_text_stays(visit: Visit, server: PageServer) -> None:
+    visit.expected = (FAILED,)
+    server.door.scripts["cut"] = [opening(server), token("Half an ans"), Wait(0.3), CUT]
+    visit.ask("script:cut")
+    visit.wait_for("failed")
+    assert visit.answer() == "Half an ans"
+    expect(visit.element("trouble-title")).to_have_text("No connection.")
+
+    server.door.scripts["cut"] = [opening(server), token("A whole answer."), closing(server)]
+    visit.element("retry").click()
+    visit.wait_for("done")
+    assert visit.answer() == "A whole answer."
+    expect(visit.element("trouble")).to_be_hidden()
+
+
+def test_a_stream_that_ends_without_an_end_was_cut_off(visit: Visit, server: PageServer) -> None:
+    server.door.scripts["short"] = [opening(server), token("Half an ans")]
+    visit.ask("script:short")
+    visit.wait_for("failed")
+    expect(visit.element("trouble-title")).to_have_text("The answer was cut off.")
+
+
+def test_a_refusal_is_shown_with_the_servers_own_words(visit: Visit) -> None:
+    visit.expected = (FAILED,)
+    visit.set_option("max_tokens", "999999")
+    visit.ask("Hello.")
+    visit.wait_for("failed")
+    expect(visit.element("trouble-title")).to_have_text("The prompt is too long.")
+    expect(visit.element("trouble-message")).to_contain_text("999999")
+    expect(visit.element("why")).to_be_hidden()  # nobody answered
+
+    visit.element("max_tokens").fill("")
+    visit.ask("Hello. stub:tokens=3")
+    visit.wait_for("done")
+
+
+def test_a_field_that_is_wrong_is_shown_and_nothing_is_asked(visit: Visit, server: PageServer) -> None:
+    visit.page.locator("summary").click()
+    visit.element("drafts").fill("99")
+    visit.page.locator("summary").click()
+    visit.ask("Hello.")
+    expect(visit.element("drafts")).to_be_visible()  # the browser opens what is wrong
+    expect(visit.element("drafts")).to_be_focused()
+    visit.element("prompt").fill("")
+    visit.element("drafts").fill("")
+    visit.element("send").click()
+    expect(visit.element("prompt")).to_be_focused()
+    assert server.door.asked == []
+
+
+def test_a_server_that_is_gone_is_said_and_found_again(browser: Browser) -> None:
+    with page_server() as other, visiting(browser, other.url) as visit:
+        visit.expected = (FAILED,)
+        expect(visit.element("server")).to_have_text(re.compile("4 of 4 tiers warm"))
+        with other.closed():
+            expect(visit.element("server")).to_have_text("The server does not answer. Trying again.")
+            visit.ask("Hello.")
+            visit.wait_for("failed")
+            expect(visit.element("trouble-title")).to_have_text("No connection.")
+        expect(visit.element("server")).to_have_text(re.compile("4 of 4 tiers warm"))
+        visit.element("retry").click()
+        visit.wait_for("done")
