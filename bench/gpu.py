@@ -8,8 +8,9 @@ one request at a time, before any is started again with warm ones, for more requ
 time from the start of the processes to the first token; greedy answers at K=0, 1, k_max and mixed against those without
 speculation; at 1, 8 and 32 requests at a time (or as many as an engine takes), for off, each K, mixed K and auto:
 tokens/s, times to first token and between tokens, and the median time of an engine step with that many drafts;
-acceptance by category; GSM8K for a quantised model whose unquantised one is in the models folder (its name begins the
-other's) and fits. Prompts are never in a prefix cache.
+the cards' energy by their counters, beside that by the tier's watts; acceptance by category; GSM8K for a quantised
+model whose unquantised one is in the models folder (its name begins the other's) and fits. Prompts are never in a
+prefix cache.
 
 Where a target's weights are not in the models folder they are made up (`load_format: dummy`), in the shape of its
 `config.json` there, or else of the catalogue, and the table says so: speeds are right, and nothing is said about
@@ -71,7 +72,7 @@ def read_prompts(folder: Path) -> Mapping[str, Sequence[str]]:
     return {**families, COPYING: copying_prompts(16)}
 
 
-def starter(folder: Path, stand_ins: Path, caches: Path, logs: Path) -> Start:
+def starter(folder: Path, stand_ins: Path, caches: Path, logs: Path, *, measures_energy: bool) -> Start:
     """Return a function that starts engines.
 
     Args:
@@ -79,6 +80,7 @@ def starter(folder: Path, stand_ins: Path, caches: Path, logs: Path) -> Start:
         stand_ins: folder of models of which there is only a config.
         caches: folder for what vLLM and Triton compile, one for each engine.
         logs: folder for the engines' output.
+        measures_energy: whether there is a card whose counter can be read.
     """
 
     def start(engine: Engine, empty: bool) -> AbstractContextManager[EngineProcess]:
@@ -91,7 +93,9 @@ def starter(folder: Path, stand_ins: Path, caches: Path, logs: Path) -> Start:
         environment = {"VLLM_CACHE_ROOT": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
         paths = {name: folder_of(folder, name, stand_ins) for name in names}
         log = logs / f"{engine.key.replace(' ', '-')}.log"
-        return engine_process(engine.entry, engine.tier, paths, log, environment=environment)
+        return engine_process(
+            engine.entry, engine.tier, paths, log, environment=environment, measures_energy=measures_energy
+        )
 
     return start
 
@@ -213,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measure = Measurer(read_prompts(args.prompts), problems, results, references(engines))
     logs = path.with_name(f"{path.stem}-logs")
     logs.mkdir(exist_ok=True)
-    start = starter(folder, stand_ins, caches, logs)
+    start = starter(folder, stand_ins, caches, logs, measures_energy=cards.count > 0)
     run = Run(results, start, measure, time.monotonic, deadline_s, _print_line, measure.hopeless)
     try:
         left = run.engines(engines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,18 @@ class Watts(Factor):
     unit: Literal["W"] = Field(description="Unit of `value`.")
 
 
+class HostedPrice(_Frozen):
+    """List price of a hosted model, for comparison."""
+
+    provider: str = Field(min_length=1, description="Who serves it.")
+    model: str = Field(min_length=1, description="As the provider calls it.")
+    input_usd_per_million: float = Field(ge=0, allow_inf_nan=False, description="USD per 10^6 prompt tokens.")
+    output_usd_per_million: float = Field(gt=0, allow_inf_nan=False, description="USD per 10^6 output tokens.")
+    date: datetime.date = Field(description="Day on which the price was read, or since which it holds.")
+    source: str = Field(min_length=1, description="Where the price comes from.")
+    confidence: Confidence = Field(description="How much to trust the price.")
+
+
 class SiteFactors(_Frozen):
     """A data center."""
 
@@ -78,6 +91,7 @@ class Factors(_Frozen):
     host: Watts = Field(description="Of a server without its GPUs, for each of them.")
     watts_low: Ratio = Field(description="Lowest real draw, as a share of a tier's modelled `active_watts`.")
     watts_high: Ratio = Field(description="Highest real draw, as a share of a tier's modelled `active_watts`.")
+    hosted: tuple[HostedPrice, ...] = Field(description="List prices of hosted models.")
     sensor_error: Ratio = Field(description="Error of a GPU's measured energy, either way, as a share of it.")
 
 

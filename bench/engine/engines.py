@@ -126,6 +126,8 @@ class Reply:
     """Acceptance rate below which it would have stopped drafting at its end."""
     busy_s: float = 0.0
     """Its share of the engine's busy time, s; of a client that left, until its last item."""
+    busy_j: float | None = None
+    """What it was billed by measurement, J; None: by the model."""
 
     @property
     def ended_s(self) -> float:
@@ -177,6 +179,25 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class BatchEnergy:
+    """What the cards' counters showed while a batch was under way, and what became of it, J."""
+
+    reason: str | None
+    """Why nothing was measured; None: it was, and the rest holds."""
+    counter_j: float = 0.0
+    """Growth of the counters."""
+    busy_j: float = 0.0
+    idle_j: float = 0.0
+    """The parts of it in which the engine worked, and did not."""
+    billed_j: float = 0.0
+    """What answers were billed by measurement."""
+    aside_j: float = 0.0
+    """What no answer was billed by measurement."""
+    owed_j: float = 0.0
+    """What was not billed yet, more than before."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """The answers to requests that were sent together, in the order of the requests."""
 
@@ -191,6 +212,8 @@ class Batch:
     """(drafted, accepted) by the entry's own draft since the start."""
     loop_s: float = 0.0
     """Longest time that the engine's event loop worked without a pause, s of CPU."""
+    energy: BatchEnergy | None = None
+    """None: it was not to be measured."""
     busy: Totals = NOTHING
     """Where the engine's busy time went, while this batch was under way, as of the last end of an answer."""
     refused: list[RefusedError] = field(default_factory=list)
@@ -284,6 +307,7 @@ class EngineProcess:
             data["order_s"],
             tuple(data["own_drafts"]),
             data["loop_s"],
+            BatchEnergy(**data["energy"]) if data["energy"] else None,
             Totals(*data["busy"]),
             refused,
         )
@@ -343,6 +367,7 @@ def engine_process(
     log: Path,
     settings: SpeculationSettings | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
+    measures_energy: bool = False,
 ) -> Iterator[EngineProcess]:
     """Start the engine of an entry. It is up when it has answered the first batch, and ends with the block.
 
@@ -353,12 +378,15 @@ def engine_process(
         log: file for its output.
         settings: those of the speculation controller.
         environment: variables for its processes beside those of a replica.
+        measures_energy: whether it reads its cards' counters, as a replica on GPUs does; of an engine on a CPU those of
+            the first card, for rehearsals.
     """
     config = {
         "tier": tier.model_dump(mode="json"),
         "entry": entry.model_dump(mode="json"),
         "settings": (settings or SpeculationSettings()).model_dump(mode="json"),
         "models": {name: str(path) for name, path in models.items()},
+        "measures_energy": measures_energy,
     }
     of_replica = cpu_environment(Path(sys.prefix)) if tier.gpu is None else gpu_environment(models_dir(os.environ))
     command = [sys.executable, "-m", "bench.engine", json.dumps(config)]

@@ -16,22 +16,26 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from prometheus_client import REGISTRY
 from vllm.v1.engine import EngineCoreOutput
 
-from bench.engine.engines import CLIENT_ID
+from bench.engine.engines import CLIENT_ID, BatchEnergy
+from cluster.pool.messages import REPORT_EVERY_S
 from router.difficulty.classify import classify_prompt
 from router.registry import ChainEntry, Tier
 from router.request import Message
 from router.spec_params import SpecParams
 from serve_app.api.errors import Failure
+from serve_app.engine.energy.card_file import shared_folder
+from serve_app.engine.energy.meter import EnergyMeter, Share
 from serve_app.engine.interface import EngineError, EngineItem, Finished, GenerationRequest
 from serve_app.engine.stream_items import http_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
+from serve_app.engine.vllm.nvml import NvmlCounters
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
 from serve_app.speculation.settings import SpeculationSettings
@@ -181,6 +185,7 @@ def _end(finished: Finished) -> Json:
         "spec_drafts": {key: (made.drafted, made.accepted) for key, made in spec.drafts.items()},
         "spec_tau": spec.tau,
         "busy_s": finished.busy_s,
+        "busy_j": finished.energy.busy_j,
     }
 
 
@@ -205,6 +210,63 @@ class LoopWatch:
             now_s = time.thread_time()
             self.longest_s, before_s = max(self.longest_s, now_s - before_s), now_s
             await asyncio.sleep(0.002)
+
+
+class EnergyWatch:
+    """Measures an engine's energy as its replica does, and reads the counters beside that.
+
+    Args:
+        engine: bills its answers by it.
+        tier: its hardware.
+    """
+
+    def __init__(self, engine: VllmEngine, tier: Tier) -> None:
+        self._engine = engine
+        self._cards = max(1.0, tier.gpus)
+        share = Share(f"bench/{os.getpid()}", min(1.0, self._cards), tier.idle_watts / self._cards)
+        self._meter = EnergyMeter(share, self._open, shared_folder())
+        self._reading = asyncio.Lock()
+        engine.use_meter(self._meter)
+
+    def _open(self) -> NvmlCounters:
+        return NvmlCounters(self._cards)
+
+    async def run(self) -> None:
+        """Read once a second, until it is cancelled."""
+        while True:
+            await self.read()
+            await asyncio.sleep(REPORT_EVERY_S)
+
+    async def read(self) -> None:
+        """Read now."""
+        async with self._reading:
+            totals = self._engine.totals()
+            await self._meter.round(self._engine.busy_now_s(), totals.left_s + totals.late_s)
+
+    async def sums(self) -> BatchEnergy:
+        """Read now, and return what was measured so far."""
+        await self.read()
+        ledger, joules = self._meter.ledger, self._meter.joules
+        if joules is None:
+            return BatchEnergy(self._meter.reason)
+        counter_j = sum(reading.counter_j for reading in self._open().read())
+        return BatchEnergy(
+            None, counter_j, joules["busy"], joules["idle"], ledger.billed_j, ledger.aside_j, ledger.owed_j
+        )
+
+    def close(self) -> None:
+        """Leave the cards to others."""
+        self._meter.leave()
+
+
+def _grown(before: BatchEnergy | None, after: BatchEnergy | None) -> Json | None:
+    """Return what was measured between two sums; None: nothing was to be."""
+    if before is None or after is None:
+        return None
+    if before.reason or after.reason:
+        return {"reason": after.reason or before.reason}
+    first, last = asdict(before), asdict(after)
+    return {"reason": None} | {name: last[name] - first[name] for name in last if name != "reason"}
 
 
 async def call_route(engine: VllmEngine, call: Json) -> Json:
@@ -236,6 +298,8 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     paths = {name: Path(path) for name, path in config["models"].items()}
     engine = await asyncio.to_thread(start_vllm, "eco", tier, entry, settings, paths.__getitem__)
     witness = Witness(engine)
+    energy = EnergyWatch(engine, tier) if config["measures_energy"] else None
+    measuring = asyncio.ensure_future(energy.run()) if energy else None
     count = 0
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -246,6 +310,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 replies.flush()
                 continue
             asks, before, busy = batch["asks"], preemptions(), engine.totals()
+            drawn = await energy.sums() if energy else None
             together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]))
             loop = LoopWatch()
             watching = asyncio.ensure_future(loop.run())
@@ -269,11 +334,16 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 "preemptions": preemptions() - before,
                 "own_drafts": [own.drafted, own.accepted],
                 "loop_s": loop.longest_s,
+                "energy": _grown(drawn, await energy.sums() if energy else None),
                 "busy": [now - then for now, then in zip(engine.totals(), busy, strict=True)],
             }
             replies.write(json.dumps({"replies": given, "seconds": seconds, "order_s": order_s, **counts}) + "\n")
             replies.flush()
     finally:
+        if measuring is not None:
+            measuring.cancel()
+        if energy is not None:
+            energy.close()
         await engine.shutdown()
 
 

@@ -13,6 +13,7 @@ from bench.kit.plan import AUTO, MIXED, OFF, Engine, Measurement
 from bench.kit.results import Results
 from bench.kit.run import NothingToCompareError
 from bench.reporting.stats import median, percentile
+from router.registry import Tier
 
 Depth = int | Literal["auto"]
 ANSWERS: Final = 8
@@ -67,7 +68,8 @@ class Measurer:
                 count = max(LOAD_PROMPTS, what.batch)
                 sent = cycled(prompts, 0, count)
                 asks = with_depths(sent, what.setting, k_max, LOAD_TOKENS)
-                return load_figures(process.ask(asks, timeout_s=limit_s, at_once=what.batch), what.setting)
+                batch = process.ask(asks, timeout_s=limit_s, at_once=what.batch)
+                return load_figures(batch, what.setting) | energy_figures(batch, engine.tier)
             case "acceptance":
                 return acceptance(process, families, k_max, limit_s)
             case "gsm8k":
@@ -169,6 +171,26 @@ def load_figures(batch: Batch, setting: str) -> dict[str, Any]:
         "step_p50_ms": 1000 * median(times) if times else None,
         "steps": len(times),
         "acceptance_rate": rate(drafted, accepted),
+    }
+
+
+def energy_figures(batch: Batch, tier: Tier) -> dict[str, Any]:
+    """Return the cards' mean power by their counters, beside what the tier's watts give for the same time."""
+    energy = batch.energy
+    if energy is None or energy.reason is not None:
+        return {"energy_reason": energy.reason if energy else None}
+    busy_s = min(batch.busy.busy_s, batch.seconds)
+    modelled_j = tier.active_watts * busy_s + tier.idle_watts * (batch.seconds - busy_s)
+    return {
+        "watts": energy.counter_j / batch.seconds,
+        "modelled_watts": modelled_j / batch.seconds,
+        "joules_per_token": energy.counter_j / batch.tokens,
+        "modelled_joules_per_token": modelled_j / batch.tokens,
+        "busy_share": busy_s / batch.seconds,
+        # Of what the counters showed: what answers were billed, or will be, and what was idle.
+        "found_again": (energy.billed_j + energy.aside_j + energy.owed_j + energy.idle_j) / energy.counter_j
+        if energy.counter_j > 0
+        else None,
     }
 
 

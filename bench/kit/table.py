@@ -41,6 +41,7 @@ def table(results: Results, left: int) -> str:
         ]
     parts: list[tuple[str, Sequence[Row]]] = [
         ("Speed by depth and load", list(speed_rows(results))),
+        ("Energy by the cards' counters against the tier's watts", list(energy_rows(results))),
         ("Greedy answers against the engine without speculation", list(answer_rows(results))),
         ("Acceptance by category, at k_max", list(acceptance_rows(results))),
         ("GSM8K, exact match", list(quality_rows(results))),
@@ -80,6 +81,38 @@ def speed_rows(results: Results) -> Iterator[Row]:
                 "itl_p99_ms": load["itl_p99_ms"],
                 "acceptance": load["acceptance_rate"],
             }
+
+
+def energy_rows(results: Results) -> Iterator[Row]:
+    """Yield a row for each load whose energy was measured, and the reason once where none could be."""
+    for engine in results.engines.values():
+        reasons = set()
+        for load in _of_kind(engine, "load"):
+            who = {**_who(engine), "batch": load["batch"], "setting": load["setting"]}
+            if "watts" in load:
+                yield {
+                    **who,
+                    "watts": load["watts"],
+                    "modelled_watts": load["modelled_watts"],
+                    "measured_to_modelled": load["watts"] / load["modelled_watts"] if load["modelled_watts"] else None,
+                    "joules_per_token": load["joules_per_token"],
+                    "modelled_joules_per_token": load["modelled_joules_per_token"],
+                    "busy_share": load["busy_share"],
+                    "found_again": load["found_again"],
+                    "reason": None,
+                }
+            elif (reason := load.get("energy_reason")) is not None and reason not in reasons:
+                reasons.add(reason)
+                figures = (
+                    "watts",
+                    "modelled_watts",
+                    "measured_to_modelled",
+                    "joules_per_token",
+                    "modelled_joules_per_token",
+                    "busy_share",
+                    "found_again",
+                )
+                yield {**who, **dict.fromkeys(figures), "reason": reason.replace("|", "\\|")}
 
 
 def answer_rows(results: Results) -> Iterator[Row]:

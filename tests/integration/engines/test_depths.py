@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 import pytest
 
+from bench.energy import unbilled
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles.reading import load_profile
 from tests.support.e2e_app import MODEL
@@ -232,6 +233,20 @@ def test_answers_and_record_survive_chunked_prefill_and_preemption(engines: Engi
         assert reply.verifications == reply.core_steps, ask
         assert reply.accepted == reply.flags_of_steps, ask
     assert together.replies[PARAMS.index(Params(K_MAX, 0.0))].accepted_tokens > 0
+
+
+def test_shares_add_up_to_the_busy_time_when_requests_are_preempted_and_clients_leave(engines: Engines) -> None:
+    asks = [Ask(prompt, *params, 48) for prompt, params in zip(LONG_PROMPTS, PARAMS, strict=True)]
+    leaving = [Ask(LONG_PROMPTS[0], k=2, max_tokens=48, leave_after=6), Ask(LONG_PROMPTS[1], k=0, leave_after=9)]
+    stays = Ask(LONG_PROMPTS[2], k=0, max_tokens=64)  # to the end, so that the engine's report covers all
+
+    batch = engines.scarce.ask([*asks, *leaving, *asks[::-1], stays], at_once=8)
+
+    assert batch.preemptions > 0
+    assert sum(reply.finish_reason == "left" for reply in batch.replies) == 2
+    assert min(reply.prompt_tokens for reply in batch.replies if reply.prompt_tokens) > PIECE_TOKENS
+    assert unbilled(batch) < 0.01
+    assert batch.busy.busy_s <= 1.01 * batch.seconds
 
 
 def test_a_seeded_answer_is_the_same_each_time_and_with_chunked_prefill(engines: Engines) -> None:

@@ -26,11 +26,13 @@ class StubCard:
     """-1: a card without MIG."""
     code: int = 0
     """What reading the counter returns; 3: it has none, 15: the card is lost."""
+    power_mw: int = 0
+    """By which the counter grows from when it is shown."""
 
     @property
     def line(self) -> str:
         """As the library reads it."""
-        return f"{self.uuid} {self.name} {self.mig} {self.limit_mw} {self.energy_mj} {self.code}\n"
+        return f"{self.uuid} {self.name} {self.mig} {self.limit_mw} {self.energy_mj} {self.code} {self.power_mw}\n"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,6 +38,8 @@ def _load(content: object, folder: Path) -> Factors:
 
 def entries(content: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every factor of the file, with where it stands."""
+    if isinstance(content, list):
+        return  # list prices
     if "value" in content:
         yield place, content
     else:
@@ -56,6 +59,16 @@ def test_every_factor_has_a_source_a_year_a_unit_and_a_confidence(shipped: dict[
         assert len(entry["source"].strip()) > 10, place
         assert 2020 <= entry["year"] <= 2026, place
         assert entry["confidence"] in {"low", "medium", "high"}, place
+
+
+def test_every_list_price_has_a_source_a_day_and_a_confidence() -> None:
+    hosted = load_factors().hosted
+    assert len({(price.provider, price.model) for price in hosted}) == len(hosted) >= 10
+    for price in hosted:
+        assert len(price.source) > 10
+        assert date(2026, 7, 1) <= price.date <= date(2026, 11, 30), price.model
+        assert price.output_usd_per_million >= price.input_usd_per_million > 0, price.model
+        assert price.confidence != "high", "none was read on the provider's own page"
 
 
 def test_the_settings_know_each_site_and_grid_of_the_file(shipped: dict[str, dict[str, Any]]) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from bench.engine.engines import Ask, Batch, Reply, StepTaken
+from bench.engine.engines import Ask, Batch, BatchEnergy, Reply, StepTaken
 from bench.engine.prompts import COPYING
 from bench.gpu import main, read_prompts, references
 from bench.kit.card import NO_CARDS, parse_cards
 from bench.kit.folder import folder_of, models_in
 from bench.kit.gsm8k import Problem, is_right, read_problems
-from bench.kit.measure import Measurer, agreement, interleaved, load_figures, step_times, with_depths
+from bench.kit.measure import Measurer, agreement, energy_figures, interleaved, load_figures, step_times, with_depths
 from bench.kit.plan import Engine, Measurement, engines_of
 from bench.kit.results import Results
 from bench.kit.run import NothingToCompareError
@@ -28,6 +28,7 @@ from bench.kit.table import table
 from bench.reporting.report import REPOSITORY
 from cluster.profiles.reading import load_profile
 from router.registry import ChainEntry, Profile
+from sustainability.shares import Totals
 from tests.unit.bench.kit.conftest import ALL_THERE, MACHINE, MADE_BY
 
 
@@ -75,6 +76,30 @@ def test_an_engine_without_speculation_makes_a_token_a_step() -> None:
     figures = load_figures(batch, "off")
     assert (figures["step_p50_ms"], figures["steps"]) == (pytest.approx(150), 2)  # of 100 and 200
     assert figures["acceptance_rate"] is None
+
+
+def measured_batch(energy: BatchEnergy) -> Batch:
+    """4 s, 3 of them busy, 6 tokens."""
+    replies = [reply([(1.0, 1), (4.0, 2)], [(0, 0), (2, 1)])] * 2
+    return Batch(replies, 4.0, 0, None, (0, 0), energy=energy, busy=Totals(3.0))
+
+
+def test_measured_watts_stand_beside_those_of_the_tier() -> None:
+    tier = load_profile("gpu").tiers["eco"].model_copy(update={"active_watts": 100, "idle_watts": 20})
+    energy = BatchEnergy(None, counter_j=240, busy_j=210, idle_j=30, billed_j=180, aside_j=20, owed_j=8)
+    assert energy_figures(measured_batch(energy), tier) == {
+        "watts": 60,
+        "modelled_watts": 80,  # 3 s at 100 W and 1 s at 20 W
+        "joules_per_token": 40,
+        "modelled_joules_per_token": pytest.approx(320 / 6),
+        "busy_share": 0.75,
+        "found_again": pytest.approx(238 / 240),
+    }
+
+
+def test_energy_that_was_not_measured_has_a_reason() -> None:
+    tier = load_profile("gpu").tiers["eco"]
+    assert energy_figures(measured_batch(BatchEnergy("NVML: gone")), tier) == {"energy_reason": "NVML: gone"}
 
 
 def test_the_step_time_of_a_depth_is_of_steps_with_that_many_drafts() -> None:
@@ -258,7 +283,15 @@ def test_the_table_has_every_figure_and_says_what_is_made_up(profile: Profile, t
     results.put(drafts, Measurement("start", "empty"), {}, 76)
     results.fail(drafts, "torch.OutOfMemoryError: a | b")
     results.of(off)["dummy"] = ["m"]
+    drawn = {"watts": 300.0, "modelled_watts": 400.0, "joules_per_token": 1.0, "modelled_joules_per_token": 1.3}
+    shares = {"busy_share": 0.9, "found_again": 1.0}
+    results.put(off, Measurement("load", "off", 1), load_figures(slow, "off") | drawn | shares, 3)
+    lost = load_figures(batch, "K=2") | {"energy_reason": "NVML: GPU is lost"}
+    results.put(drafts, Measurement("load", "K=2", 1), lost, 3)
     text = table(results, left=4)
+    energy = text.partition("## Energy by")[2].partition("##")[0]
+    assert "| 300.00 | 400.00         | 0.75 " in energy
+    assert "NVML: GPU is lost" in energy
     for part in ("1 x H100", "made up: m", "7 of 8", "76", "a \\| b", "4 measurements are left"):
         assert part in text
     assert "rehearsal" not in text
