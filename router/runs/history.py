@@ -63,6 +63,7 @@ class _Quantities(NamedTuple):
     tokens_per_s: Fading = NO_VALUES
     completion_tokens: Fading = NO_VALUES
     energy_wh: Fading = NO_VALUES
+    energy_measured: Fading = NO_VALUES
     cost_usd: Fading = NO_VALUES
     watts: Fading = NO_VALUES
     usd_per_hour: Fading = NO_VALUES
@@ -76,6 +77,7 @@ def _measured(report: RunReport) -> Mapping[str, float]:
         "total_ms": report.total_ms,
         "completion_tokens": float(report.completion_tokens),
         "energy_wh": report.energy_wh,
+        "energy_measured": float(report.energy_is_measured),
         "cost_usd": report.cost_usd,
     }
     if report.completion_tokens > 1:

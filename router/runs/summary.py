@@ -39,6 +39,8 @@ class RunReport:
     energy_wh: float
     cost_usd: float
     finish_reason: FinishReason
+    energy_is_measured: bool = False
+    """By the GPUs' counters; else it is modelled."""
 
     @property
     def engine_s(self) -> float:
@@ -74,6 +76,8 @@ class RunSummary:
     completion_tokens: Recent | None = None
     energy_wh: Recent | None = None
     """Per answer."""
+    energy_measured: Recent | None = None
+    """1 for a run whose energy was measured, 0 for one whose was modelled; the mean is the share of the former."""
     cost_usd: Recent | None = None
     """Per answer."""
     watts: Recent | None = None

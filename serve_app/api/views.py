@@ -127,6 +127,7 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
         "acceptance_rate": summary.acceptance_rate,
         "draft_tokens": round(summary.draft_tokens, 2),
         "energy_wh": _mean(summary.energy_wh),
+        "energy_measured": summary.energy_measured.mean if summary.energy_measured else None,
         "cost_usd": _mean(summary.cost_usd),
         "finish_reasons": dict(summary.finish_reasons),
     }

@@ -24,5 +24,6 @@ def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
         accepted_tokens=metrics["spec"]["accepted_tokens"],
         energy_wh=metrics["energy"]["wh"],
         cost_usd=metrics["cost_usd"],
+        energy_is_measured=metrics["energy"]["source"] == "measured",
         finish_reason=next((known for known in FINISH_REASONS if known == reason), "other"),
     )

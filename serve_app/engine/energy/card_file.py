@@ -59,7 +59,7 @@ def locked_card(folder: Path, card: str, now_s: float) -> Iterator[Card]:
             new.write_bytes(_CARD.dump_json(state))
             new.replace(path)
     except OSError as error:
-        raise CounterError(f"the energy of card {card} cannot be shared among its engines: {error}") from error
+        raise CounterError("the cards' energy cannot be shared among their engines", str(error)) from error
 
 
 def _lock(descriptor: int, card: str) -> None:
@@ -69,7 +69,7 @@ def _lock(descriptor: int, card: str) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise CounterError(f"another engine holds the energy file of card {card}") from None
+                raise CounterError("another engine holds the file of a card's energy", card) from None
             time.sleep(_POLL_S)
         else:
             return

@@ -8,7 +8,16 @@ from typing import Protocol
 
 
 class CounterError(Exception):
-    """The counters cannot be read; the message says why, in words."""
+    """The counters cannot be read.
+
+    Args:
+        reason: why, in words; clients see it, so it has no names of cards and files.
+        detail: more, for the log.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class EnergyMeter:
         """Take in what `read` has returned; a failure is remembered as the reason. For the other arguments see
         `round`."""
         if isinstance(drawn, CounterError):
-            self._fail(str(drawn))
+            self._fail(drawn)
             return
         if self.reason is not None and self._seen:
             logger.info("the energy of %s is measured", self._share.name)
@@ -180,10 +180,10 @@ class EnergyMeter:
             max(each.idle_s for each in news),
         )
 
-    def _fail(self, reason: str) -> None:
-        if reason != self.reason:
-            logger.warning("the energy of %s is modelled: %s", self._share.name, reason)
-        self.reason = reason
+    def _fail(self, error: CounterError) -> None:
+        if error.reason != self.reason:
+            logger.warning("the energy of %s is modelled: %s", self._share.name, error)
+        self.reason = error.reason
 
     def leave(self) -> None:
         """Take the engine off its cards, so that the others do not wait for it."""

@@ -17,6 +17,7 @@ from serve_app.engine.energy.counters import CardReading, CounterError
 
 _J_PER_MJ: Final = 1 / 1000
 _W_PER_MW: Final = 1 / 1000
+_MIG: Final = "the card is divided (MIG), and only whole cards have a counter"
 
 
 class NvmlCounters:
@@ -48,7 +49,7 @@ class NvmlCounters:
             try:
                 counter_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
             except pynvml.NVMLError_NotSupported as error:
-                raise CounterError(f"card {uuid} has no energy counter") from error
+                raise CounterError("the card has no energy counter", uuid) from error
             except pynvml.NVMLError as error:
                 raise CounterError(f"NVML: {error}") from error
             readings.append(CardReading(uuid, counter_mj * _J_PER_MJ, limit))
@@ -70,11 +71,11 @@ def visible_cards(count: int, environment: Mapping[str, str]) -> dict[str, Any]:
     named = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     names = named or [str(index) for index in range(count)]
     if len(names) < count:
-        raise CounterError(f"CUDA_VISIBLE_DEVICES names {len(names)} cards, and the replica has {count}")
+        raise CounterError("CUDA shows fewer cards than the replica has", f"{names}, it has {count}")
     found: dict[str, Any] = {}
     for name in names[:count]:
         if name.startswith("MIG-"):
-            raise CounterError(f"{name} is a part of a card (MIG), and only whole cards have a counter")
+            raise CounterError(_MIG, name)
         if name.isdecimal():
             kinds = {str(pynvml.nvmlDeviceGetName(handle)) for handle in handles}
             if len(kinds) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
@@ -84,7 +85,7 @@ def visible_cards(count: int, environment: Mapping[str, str]) -> dict[str, Any]:
             # CUDA takes the beginning of a UUID, too.
             places = [place for place, uuid in enumerate(uuids) if uuid.startswith(name)]
         if len(places) != 1:
-            raise CounterError(f"CUDA_VISIBLE_DEVICES names {name!r}, which is not one of {len(handles)} cards")
+            raise CounterError("the driver does not know the replica's card", f"{name!r}, it has {uuids}")
         found[uuids[places[0]]] = handles[places[0]]
     return found
 
@@ -101,7 +102,7 @@ def check_card(uuid: str, handle: Any) -> None:
     except pynvml.NVMLError_NotSupported:
         return
     if mode:
-        raise CounterError(f"card {uuid} is divided (MIG), and its counter is of all its parts")
+        raise CounterError(_MIG, uuid)
 
 
 def limit_watts(handle: Any) -> float | None:

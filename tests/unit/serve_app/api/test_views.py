@@ -110,6 +110,7 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
             "acceptance_rate": None,
             "draft_tokens": 0.0,
             "energy_wh": None,
+            "energy_measured": None,
             "cost_usd": None,
             "finish_reasons": {},
             "categories": {},

@@ -70,11 +70,11 @@ def test_an_engine_that_holds_the_file_for_too_long_is_an_error_with_a_reason(
     monkeypatch.setattr("serve_app.engine.energy.card_file.LOCK_WITHIN_S", 0.05)
     with (tmp_path / f"{CARD}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(CounterError, match="another engine holds the energy file of card GPU-1"):
+        with pytest.raises(CounterError, match="another engine holds the file of a card's energy: GPU-1"):
             add(tmp_path, 1)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CounterError, match="cannot be shared among its engines"):
+    with pytest.raises(CounterError, match="cannot be shared among their engines"):
         add(tmp_path / "file", 1)
