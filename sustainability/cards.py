@@ -71,16 +71,16 @@ class Card:
     def join(self, name: str, part: float, busy_s: float, counter_j: float, idle_watts: float, now_s: float) -> None:
         """Take an engine in; it pays from now on. What the card drew while there was none is nobody's."""
         self.engines.pop(name, None)
-        self._bury(now_s)
-        if not self.engines:
-            self.counter_j, self.divided_s = counter_j, now_s
+        if not self._living(now_s):
+            self.engines, self.counter_j, self.divided_s = {}, counter_j, now_s
         if not self.idle_is_measured:
             self.idle_watts = idle_watts
         self.engines[name] = Account(part, now_s, busy_s, busy_s)
 
     def leave(self, name: str) -> None:
-        """Let an engine go that stops, or cannot read the counter."""
-        self.engines.pop(name, None)
+        """Let an engine go that stops, or cannot read the counter: like one that has died, but at once."""
+        if name in self.engines:
+            self.engines[name].reported_s = -SILENT_S  # before the clock began
 
     def report(self, name: str, busy_s: float, counter_j: float, limit_watts: float | None, now_s: float) -> bool:
         """Take an engine's report, and divide if it was the last one that was missing.

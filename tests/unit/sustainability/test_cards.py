@@ -109,6 +109,26 @@ def test_an_engine_that_was_taken_for_dead_joins_again_and_gets_nothing_twice() 
     assert given(card) == pytest.approx(800)
 
 
+def test_an_engine_that_leaves_or_died_before_another_joins_leaves_nothing_to_the_others() -> None:
+    for leaves in (True, False):
+        card = card_with(a=0.5, b=0.5)
+        for name in "ab":
+            card.report(name, 1.0, 1400.0, LIMIT_W, 11.0)
+        later_s = 11.0 if leaves else 15.9
+        if leaves:
+            card.leave("b")
+        else:
+            card.report("a", later_s - 10, 1400.0 + 400 * (later_s - 11), LIMIT_W, later_s)
+        now_s = later_s + 1
+        card.join("c", 0.5, 0.0, 1400.0 + 400 * (now_s - 11), 50.0, now_s)
+        a_j = card.engines["a"].active_j
+        card.report("a", now_s - 10, 1400.0 + 400 * (now_s - 11), LIMIT_W, now_s + 0.1)
+        card.report("c", 0.0, 1400.0 + 400 * (now_s - 11), LIMIT_W, now_s + 0.1)
+        grown_j = 400 * (now_s - 11)
+        assert set(card.engines) == {"a", "c"}
+        assert card.engines["a"].active_j - a_j == pytest.approx(grown_j / 2, rel=0.1), leaves
+
+
 def test_what_the_card_drew_while_no_engine_was_on_it_is_nobodys() -> None:
     card = card_with(a=1.0)
     card.leave("a")

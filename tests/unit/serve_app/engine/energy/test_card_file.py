@@ -31,6 +31,15 @@ def test_what_one_engine_writes_the_next_one_reads(tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
+def test_an_engine_that_left_is_still_known_to_the_next_reader(tmp_path: Path) -> None:
+    with locked_card(tmp_path, CARD, 5.0) as card:
+        card.join("a", 0.5, 1.0, 100.0, 50.0, 5.0)
+        card.leave("a")
+        written = card
+    with locked_card(tmp_path, CARD, 6.0) as card:
+        assert card == written
+
+
 def test_no_change_of_two_processes_is_lost(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=add, args=(tmp_path, 200)) for _ in range(2)]
