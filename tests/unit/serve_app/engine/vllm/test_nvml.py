@@ -137,3 +137,89 @@ def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
         assert without.read(1, visible("0")) == "NVML: NVML Shared Library Not Found"
     finally:
         without.close()
+
+
+METER = """
+import json, sys
+from pathlib import Path
+from serve_app.engine.energy.meter import EnergyMeter, Share
+from serve_app.engine.vllm.nvml import NvmlCounters
+name, folder = sys.argv[1:]
+clock = [0.0]
+meter = EnergyMeter(Share(name, 0.5, 60.0), lambda: NvmlCounters(0.5, {"CUDA_VISIBLE_DEVICES": "0"}), Path(folder),
+                    clock=lambda: clock[0])
+for line in sys.stdin:
+    clock[0], busy_s, answer_s = json.loads(line)
+    meter.take(meter.read(busy_s), busy_s, 0.0)
+    bill = meter.bill(answer_s, 0.0, busy_s)
+    print(json.dumps([bill.busy_j, bill.reason, meter.joules, meter.ledger.aside_j, meter.ledger.owed_j]), flush=True)
+"""
+
+
+class MeterProcess:
+    """An engine's process, as far as its energy goes: it reads and bills an answer when it is told what it did."""
+
+    def __init__(self, name: str, library: NvmlStub, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", METER, name, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | library.environment,
+        )
+        self.busy_s = 0.0
+        self.billed_j = self.aside_j = self.owed_j = self.idle_j = 0.0
+
+    def works(self, now_s: float, busy_s: float) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.busy_s += busy_s
+        self._process.stdin.write(json.dumps([now_s, self.busy_s, busy_s]) + "\n")
+        self._process.stdin.flush()
+        busy_j, reason, joules, self.aside_j, self.owed_j = json.loads(self._process.stdout.readline())
+        assert (busy_j is None) == (reason is not None)
+        self.billed_j += busy_j or 0.0
+        self.idle_j = joules["idle"]
+
+    @property
+    def all_j(self) -> float:
+        return self.billed_j + self.aside_j + self.owed_j + self.idle_j
+
+    def dies(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_two_processes_on_one_card_bill_its_counter_once_and_one_goes_on_when_the_other_has_died(
+    tmp_path: Path,
+) -> None:
+    """300 W while any of them works, else 60 W; by the real binding, in virtual time."""
+    library = NvmlStub.built(tmp_path)
+    grown_mj = 0
+    library.show(StubCard("GPU-1aa", 1_000_000))
+    one, other = (MeterProcess(name, library, tmp_path / "shared") for name in ("one", "other"))
+    try:
+        for second in range(100):
+            # The first works in 2 of 3 seconds, the other in every second one.
+            work = (0.0 if second % 3 == 2 else 1.0, float(second % 2))
+            grown_mj += 300_000 if any(work) else 60_000
+            library.show(StubCard("GPU-1aa", 1_000_000 + grown_mj))
+            for process, busy_s in zip((one, other), work, strict=True):
+                process.works(100.0 + second, busy_s)
+        since_mj = grown_mj - 300_000  # they joined in the first second, which is nobody's
+        assert one.all_j + other.all_j == pytest.approx(since_mj / 1000, rel=0.01)
+        assert one.billed_j / one.busy_s == pytest.approx(other.billed_j / other.busy_s, rel=0.15)
+
+        other.dies()
+        before_j, grown_before_mj = one.all_j, grown_mj
+        for second in range(100, 200):
+            busy_s = 0.0 if second % 3 == 2 else 1.0
+            grown_mj += 300_000 if busy_s else 60_000
+            library.show(StubCard("GPU-1aa", 1_000_000 + grown_mj))
+            one.works(100.0 + second, busy_s)
+        alone_j, grown_j = one.all_j - before_j, (grown_mj - grown_before_mj) / 1000
+        assert 0.95 * grown_j < alone_j < grown_j  # of 5 s half is the other's, which is taken to have gone on
+    finally:
+        for process in (one, other):
+            process.dies()
