@@ -687,15 +687,26 @@ class DemandPolicy:
         cold_start_s: expected time from requested to running, s.
         idle_s: idle time after which the last replica goes, s.
         settings: fields of `ScalingSettings`.
+        gauges: (name, help) of the gauge for each of these values: those of `PUBLISHED`, `wanted` and `ttft_target_ms`.
+            Names come from `cluster/observability/series.py`, which the controller may not have.
+        actions: (name, help) of the counter of changes; None: there is none.
     """
 
-    def __init__(self, tier: str, slots: int, cold_start_s: float, idle_s: float, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        tier: str,
+        slots: int,
+        cold_start_s: float,
+        idle_s: float,
+        settings: dict[str, Any],
+        gauges: dict[str, tuple[str, str]] | None = None,
+        actions: tuple[str, str] | None = None,
+    ) -> None:
         self._tier = tier
         self._rules = ScalingRules(slots, 0, 1, cold_start_s, idle_s, ScalingSettings.model_validate(settings))
         self._memory = Memory()
-        self._target = Gauge("power_lever_scaling_wanted", "Target number of replicas.", ("tier",))
-        self._signal = Gauge("power_lever_scaling_signal", "Inputs of the scaling policy.", ("tier", "signal"))
-        self._actions = Counter("power_lever_scaling_actions", "Changes of the target.", ("tier", "reason"))
+        self._gauges = {name: Gauge(*gauge, ("tier",)) for name, gauge in (gauges or {}).items()}
+        self._actions = Counter(*actions, ("tier", "reason")) if actions else None
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """Return the target number of replicas, and state for Serve to keep (none: this object keeps its own)."""
@@ -716,16 +727,19 @@ class DemandPolicy:
             **asdict(decision.signals),
             "offered_load": decision.offered_load,
             "cold_start_s": decision.cold_start_s,
+            "wanted": decision.target,
+            "ttft_target_ms": self._rules.settings.ttft_target_ms,
         }
         before = decision.signals.target
         if decision.target != before:
-            self._actions.inc(1, {"tier": self._tier, "reason": decision.reason})
+            if self._actions is not None:
+                self._actions.inc(1, {"tier": self._tier, "reason": decision.reason})
             values = ", ".join(f"{name} {signals[name]:.3g}" for name in PUBLISHED)
             change = f"{before} -> {decision.target} replicas"
             logger.info("tier %s: %s: %s (%s)", self._tier, change, decision.reason, values)
-        self._target.set(decision.target, {"tier": self._tier})
-        for name in PUBLISHED:
-            self._signal.set(signals[name], {"tier": self._tier, "signal": name})
+        for name, gauge in self._gauges.items():
+            # Prometheus's base unit is the second.
+            gauge.set(signals[name] / (1000 if name.endswith("_ms") else 1), {"tier": self._tier})
 
 
 PUBLISHED: Final = (
@@ -742,7 +756,7 @@ PUBLISHED: Final = (
     "offered_load",
     "cold_start_s",
 )
-"""Signals that are metrics."""
+"""Signals that are logged with each change."""
 
 
 def signals_of(context: AutoscalingContext) -> Signals:

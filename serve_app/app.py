@@ -17,6 +17,7 @@ from cluster.autoscaling import DemandPolicy
 from cluster.catalogue.problems import profile_problems
 from cluster.cpu_environment import cpu_environment
 from cluster.gpu_environment import gpu_environment
+from cluster.observability.series import SCALING_ACTIONS, SCALING_GAUGES
 from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
@@ -96,6 +97,8 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
                     "cold_start_s": tier.cold_start_s,
                     "idle_s": tier.idle_before_zero_s,
                     "settings": config.scaling.model_dump(mode="json"),
+                    "gauges": {name: (gauge.name, gauge.help) for name, gauge in SCALING_GAUGES.items()},
+                    "actions": (SCALING_ACTIONS.name, SCALING_ACTIONS.help),
                 },
             ),
             # The policy decides when.

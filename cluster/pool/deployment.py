@@ -12,6 +12,9 @@ from typing import Final
 from ray import serve
 from ray.serve.schema import DeploymentStatusOverview
 
+from cluster.observability.desk import MetricsDesk
+from cluster.observability.meter import LocalMeter, Meters, RayMeter
+from cluster.observability.totals import MetricsReport, snapshot
 from cluster.pool.cold_starts import ColdStarts
 from cluster.pool.decisions import Decisions, KeptDecision
 from cluster.pool.drain import DrainState
@@ -19,6 +22,7 @@ from cluster.pool.gpus import LatelyInfeasible, placement, read_cluster_gpus
 from cluster.pool.messages import LONG_POLL_S, DraftOrder, ReplicaReport
 from cluster.pool.observe import NO_TIER_RUNS, TierDeployment, observe, tier_deployment
 from cluster.pool.serve_status import read_deployments
+from cluster.pool.tier_gauges import publish_tiers
 from cluster.supervision import Supervised, troubles
 from router.observation import ClusterGpus, Observation
 from router.registry import DraftsChoice, Profile, TierName
@@ -71,6 +75,9 @@ class GpuPool:
         self._refresh_now = asyncio.Event()
         self._broadcast_now = asyncio.Event()
         self._drain = DrainState()
+        local = LocalMeter("pool")
+        self._meter = Meters((RayMeter("pool"), local))
+        self._desk = MetricsDesk(lambda: snapshot(local.registry.collect()))
         self._tasks = [
             Supervised("pool: refresh", self._refresh_round, within_s=_REFRESH_WITHIN_S),
             Supervised("pool: broadcast", self._broadcast_round),
@@ -124,6 +131,18 @@ class GpuPool:
                 async with asyncio.timeout(LONG_POLL_S):
                     await self._new_version.wait()
         return self._version, self._observation
+
+    async def report_metrics(self, report: MetricsReport) -> int:
+        """Take a replica's metrics; see `MetricsDesk.take`."""
+        return await self._desk.take(report)
+
+    async def report_last_metrics(self, report: MetricsReport) -> int:
+        """Take the metrics of a replica that stops."""
+        return self._desk.take_last(report)
+
+    async def metrics(self) -> bytes:
+        """Return the metrics of all replicas, as Prometheus reads them."""
+        return await self._desk.answer()
 
     async def close(self) -> float:
         """Have the ingress take no new requests, as the application is stopping.
@@ -210,6 +229,7 @@ class GpuPool:
         observation = observe(
             self._profile, self._deployments, reports, learned_s, self._gpus, self._runs, troubles(self._tasks)
         )
+        publish_tiers(self._meter, self._profile, observation)
         if observation != self._observation:
             self._version, self._observation = self._version + 1, observation
             # One event per version: a waiter holds no lock, so a cancelled one leaves nothing behind.

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, error_response, overloaded
+from serve_app.api.request_record import record_of
 
 SPARE_REQUESTS: Final = 64
 """Requests that Serve lets into an ingress replica beyond the limit, so that health is answered under any load."""
@@ -36,6 +37,7 @@ class OpenRequests:
             if scope["type"] != "http" or _path(scope) == _ALWAYS_OPEN:
                 await app(scope, receive, send)
             elif (error := self._refusal(scope["method"])) is not None:
+                record_of(scope).code = error.code
                 await error_response(error, request_id(scope["headers"]))(scope, receive, send)
             elif scope["method"] in _READING:
                 await app(scope, receive, send)

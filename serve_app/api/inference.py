@@ -16,6 +16,7 @@ from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
 from serve_app.api.explanation import Explanation
+from serve_app.api.request_record import OK, RequestRecord
 from serve_app.api.routing import answer_headers
 from serve_app.api.sse import (
     PING,
@@ -75,6 +76,7 @@ class InferenceStream:
         report: takes the report of a finished run. Requests with `mock` say nothing about a tier and are not reported.
         agent: its result, or its explanation that is still to come, which is closed with `events`; None: no agent.
         decision_id: under which the decision record can be read.
+        record: takes how it ended.
     """
 
     request_id: str
@@ -87,6 +89,7 @@ class InferenceStream:
     report: Callable[[RunReport], None] | None = None
     agent: AgentResult | Explanation | None = None
     decision_id: str | None = None
+    record: RequestRecord = field(default_factory=RequestRecord)
     _admitted_s: float | None = field(default=None, init=False)
     _first_token_s: float | None = field(default=None, init=False)
     _last_token_s: float = field(default=0.0, init=False)
@@ -130,10 +133,10 @@ class InferenceStream:
             async for piece in self._with_explanation(self._body()):
                 yield piece
         except ApiError as error:
-            yield event("error", error_data(error, self.request_id))
+            yield self._failed(error)
         except Exception:
             logger.exception("request %s failed", self.request_id)
-            yield event("error", error_data(internal_error(), self.request_id))
+            yield self._failed(internal_error())
         finally:
             await self.aclose()
 
@@ -241,6 +244,10 @@ class InferenceStream:
         step = result.trace_step(self.plan.tier)
         return trace_event(step) + reasoning_event(self.plan, result.text, "claude")
 
+    def _failed(self, error: ApiError) -> bytes:
+        self.record.code = error.code
+        return event("error", error_data(error, self.request_id))
+
     def _closing(self, finished: Finished) -> bytes:
         metrics = metrics_data(
             self.plan,
@@ -253,8 +260,11 @@ class InferenceStream:
         )
         if self._agent_result is not None:
             metrics["agent"] = self._agent_result.metrics()
-        if self.report is not None and not self.request.mock:
-            self.report(run_report(self.plan, metrics))
+        if not self.request.mock:
+            self.record.finished(metrics, finished.completion_tokens)
+            if self.report is not None:
+                self.report(run_report(self.plan, metrics))
+        self.record.code = OK
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})
 
     def _raise_if_late(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Final
@@ -22,11 +21,13 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from cluster.observability import series
+from cluster.observability.totals import CONTENT_TYPE
 from cluster.supervision import troubles
 from router.agent.bounds import Case
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
-from router.needs import NOTHING_TRIED, Needs
+from router.needs import NOTHING_MORE, NOTHING_TRIED, Needs
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
@@ -41,6 +42,8 @@ from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
 from serve_app.api.page import Page
 from serve_app.api.planning import planned, tried_also
+from serve_app.api.request_metrics import RequestMetrics
+from serve_app.api.request_record import RequestRecord, RequestRecords, record_of
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
 from serve_app.api.v1.body import V1Api, parse_v1
@@ -55,6 +58,7 @@ from serve_app.engine.stream_items import stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import installed_version
 from serve_app.pool.decisions import DecisionLog
+from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.pool.outbox import Outbox
 from serve_app.pool.view import PoolView
 from serve_app.transport.channel import TokenChannel
@@ -95,8 +99,16 @@ class Ingress:
         self._page = Page()
         self._advisor = make_advisor(config, os.environ)
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
-        drain = Drain(pool, serve.get_replica_context().replica_id.unique_id, self._open)
-        self._background = (self._pool.work, self._runs.work, self._decisions.work, self._channel.work, drain.work)
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        drain = Drain(pool, replica_id, self._open)
+        self._metrics = ReplicaMetrics(
+            "ingress", pool, replica_id, lambda meter: meter.set(series.OPEN_REQUESTS, self._open.count)
+        )
+        self._counted = RequestMetrics(self._metrics.meter)
+        self._background = (
+            *(self._pool.work, self._runs.work, self._decisions.work, self._channel.work, drain.work),
+            self._metrics.reports.work,
+        )
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor. The application lives as long as the replica."""
@@ -114,12 +126,17 @@ class Ingress:
                 route("/api/tiers/{tier}/drafts", self.drafts, "POST"),
                 route("/healthz", self.healthz, "GET"),
                 route("/readyz", self.readyz, "GET"),
+                route("/metrics", self.metrics, "GET"),
                 # As in vLLM's server: tools made for it call these before they begin.
                 route("/health", self.health, "GET"),
                 route("/ping", self.health, "GET", "POST"),
                 route("/version", self.version, "GET"),
             ],
-            middleware=[*cors(self._config.ingress.cors_origins), Middleware(self._open.middleware)],
+            middleware=[
+                *cors(self._config.ingress.cors_origins),
+                Middleware(RequestRecords(frozenset(series.ROUTES), self._counted.ended).middleware),
+                Middleware(self._open.middleware),
+            ],
             exception_handlers=EXCEPTION_HANDLERS,
             lifespan=self._lifespan,
         )
@@ -133,6 +150,7 @@ class Ingress:
         for work in self._background:
             work.start()
         yield
+        await self._metrics.reports.send_last()
         for work in self._background:
             work.stop()
         self._channel.stop()
@@ -141,18 +159,19 @@ class Ingress:
 
     async def inference(self, request: Request, request_id: str) -> Response:
         """`POST /api/inference`: validate, plan, call the tier, answer with events."""
-        arrived_s = time.monotonic()
+        record = record_of(request.scope)
         body = parse_inference(await read_json(request, self._config.limits), self._config)
         (made, agent), tried = await self._plan(body), NOTHING_TRIED
         while True:
+            record.planned(made)
             try:
-                return await self._answer(request_id, body, made, agent, arrived_s)
+                return await self._answer(request_id, body, made, agent, record)
             except ApiError as error:
                 more = tried_also(error, made, tried)
                 if more is None:
                     raise
                 tried = more
-                made, agent = planned(body, self._pool.observation, self._config, Needs(tried=tried)), None
+                made, agent = self._planned(body, Needs(tried=tried)), None
 
     async def _answer(
         self,
@@ -160,7 +179,7 @@ class Ingress:
         body: InferenceRequest,
         made: Plan,
         agent: AgentResult | Explanation | None,
-        arrived_s: float,
+        record: RequestRecord,
     ) -> Response:
         """Call the plan's tier and return its response.
 
@@ -176,11 +195,15 @@ class Ingress:
             self._stub(tier, call) if body.mock else self._tiers.generate(tier, call),
             self._config,
             self._pool,
-            arrived_s,
+            record.arrived_s,
             self._runs.add,
             agent,
             self._decisions.add(made.decision),
+            record,
         ).respond()
+
+    def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
+        return self._counted.planned(lambda: planned(request, self._pool.observation, self._config, needs))
 
     async def _plan(self, request: InferenceRequest) -> tuple[Plan, AgentResult | Explanation | None]:
         """Plan a request, with the agent if there is one.
@@ -189,7 +212,7 @@ class Ingress:
             ApiError: 400, no tier can ever serve it.
         """
         observation = self._pool.observation
-        made = planned(request, observation, self._config)
+        made = self._planned(request)
         if self._advisor is None or request.mock:
             return made, None
         return await self._advisor.advise(Case(request, made, self._config, observation))
@@ -201,13 +224,14 @@ class Ingress:
 
     async def v1(self, request: Request, request_id: str, *, api: V1Api) -> Response:
         """`POST /v1/...`: validate, plan as for `inference`, pass the tier's answer on."""
-        arrived_s = time.monotonic()
+        record = record_of(request.scope)
         limits = self._config.limits
         betas = "anthropic-beta" in request.headers
         body = parse_v1(await read_json(request, limits), api, limits, betas=betas)
         tried = NOTHING_TRIED
         while True:
-            made = plan_v1(body, self._pool.observation, self._config, tried)
+            made = self._counted.planned(partial(plan_v1, body, self._pool.observation, self._config, tried))
+            record.planned(made)
             body.check_length(made.entry.max_model_len)
             exchange = V1Exchange(
                 api.form,
@@ -217,9 +241,10 @@ class Ingress:
                 self._tiers.http(made.tier, engine_call(request, body, made, request_id)),
                 self._config,
                 self._pool,
-                arrived_s,
+                record.arrived_s,
                 self._runs.add,
                 self._decisions.add(made.decision) if api.max_tokens else None,
+                record,
             )
             try:
                 return await exchange.respond()
@@ -273,6 +298,10 @@ class Ingress:
         warm = [name for name in TIER_NAMES if self._pool.observation.tier(name).warm]
         status, headers = (200, {}) if warm else (503, RETRY_LATER)
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)
+
+    async def metrics(self, request: Request, request_id: str) -> Response:
+        """`GET /metrics`: the totals of all replicas, whichever is asked, for Prometheus."""
+        return Response(await self._pool.metrics(), headers={"content-type": CONTENT_TYPE})
 
     async def health(self, request: Request, request_id: str) -> Response:
         """`GET /health`, `/ping`: 200 unless no tier can answer; an empty body, as vLLM's."""

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from router.plan import Plan
 from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, ErrorForm, error_response, internal_error
+from serve_app.api.request_record import CLIENT_LEFT, record_of
 from serve_app.api.spec_view import planned_spec
 
 TIER_HEADER: Final = "x-power-lever-tier"
@@ -61,9 +62,11 @@ def route(path: str, handler: Handler, *methods: str) -> Route:
         try:
             return await handler(request, name)
         except ApiError as error:
+            record_of(request.scope).code = error.code
             return error_response(error, name, error_form(request))
         except ClientDisconnect:
             # In the middle of its body. Nobody reads this response; 499 is what proxies log.
+            record_of(request.scope).code = CLIENT_LEFT
             return Response(status_code=499)
 
     return Route(path, endpoint, methods=methods)
@@ -103,6 +106,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Answer for a fault in the ingress. Starlette raises it again, into the log."""
+    record_of(request.scope).code = internal_error().code
     return error_response(internal_error(), request_id(request.scope["headers"]), error_form(request))
 
 

@@ -19,6 +19,8 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
+from cluster.observability.meter import Meter
+from cluster.observability.totals import Snapshot, snapshot
 from cluster.pool.messages import REPORT_EVERY_S, DraftOrder, ReplicaReport
 from cluster.supervision import Supervised, troubles
 from cluster.weights import missing_reason, model_path
@@ -32,10 +34,11 @@ from serve_app.engine.energy.meter import EnergyMeter, Share
 from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
-from serve_app.engine.metrics import AcceptanceMetrics, BusyMetrics, LoadSignals, RaySink
+from serve_app.engine.metrics import AcceptanceMetrics, BusyMetrics, LoadSignals
 from serve_app.engine.stream_items import http_items, stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import VLLM_VERSION
+from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.transport.asgi_call import HttpCall
 from serve_app.transport.channel import ReplyTo, send_items
 from serve_app.transport.ray_errors import RAY_ERRORS
@@ -85,17 +88,18 @@ class EngineDeployment:
             min_tokens, choice = config.speculation.fallback_min_tokens, DraftChoice(speculation.default_drafts)
             self._drafts = DraftKeeper(tier, self._engine, speculation.floor, min_tokens, choice)
         self._signals = LoadSignals(time.time(), time.time)
-        sink = RaySink()
-        self._acceptance = AcceptanceMetrics(tier, config.speculation, sink)
         hardware = config.tiers[tier]
         modelled = {"busy": hardware.active_watts, "idle": hardware.idle_watts} if hardware.gpus else {}
-        self._busy = BusyMetrics(tier, modelled, sink)
         self._meter = self._energy_meter()
+        self._metrics = ReplicaMetrics("engine", pool, self._replica_id, self._count, self._engines_metrics)
+        self._acceptance = AcceptanceMetrics(tier, config.speculation, self._metrics.meter)
+        self._busy = BusyMetrics(tier, modelled, self._metrics.meter)
         self._background = (
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
             Supervised("engine watch", self._end_with_engine),
             *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._meter else ()),
+            self._metrics.reports.work,
         )
         await self._report_and_obey()
         for work in self._background:
@@ -128,6 +132,7 @@ class EngineDeployment:
     async def __del__(self) -> None:
         # Serve calls this when the replica stops, after the drain; also after a constructor that failed.
         if hasattr(self, "_background"):
+            await self._metrics.reports.send_last()
             for work in self._background:
                 work.stop()
             async with card_to_itself(self._config.tiers[self._tier_name].gpus, at_most_s=_STOP_WAIT_S):
@@ -197,12 +202,20 @@ class EngineDeployment:
 
     async def _judge_drafts(self) -> None:
         await asyncio.sleep(REPORT_EVERY_S)
+        self._count(self._metrics.meter)
+        if self._drafts is not None:
+            await self._drafts.judge()
+
+    def _count(self, meter: Meter) -> None:
+        """Bring the metrics up to date with the engine."""
         self._acceptance.publish(self._engine.categories())
         joules = self._meter.joules if self._meter is not None else None
         self._busy.publish(self._engine.totals().busy_s, self._engine.up_s(), joules)
         if self._drafts is not None:
-            await self._drafts.judge()
             self._acceptance.publish_drafts(self._drafts.choice.drafts)
+
+    def _engines_metrics(self) -> Snapshot:
+        return snapshot(self._engine.metrics(), {"tier": self._tier_name})
 
     async def _end_with_engine(self) -> None:
         # `ray.actor.exit_actor` may only be called in a method that Ray called.

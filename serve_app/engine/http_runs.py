@@ -39,6 +39,7 @@ class RunWatch:
         self._admitted_s: float | None = None
         self._first_token_s: float | None = None
         self._finished: dict[Hashable, Finished] = {}
+        self._completion_tokens = 0
         self.refusal: EngineError | None = None
         """Why the engine did not take a request."""
 
@@ -65,6 +66,7 @@ class RunWatch:
 
     def finished(self, finished: Finished, record: Hashable = None) -> None:
         """Note the end of one answer. Answers with the same record of drafts count their drafts together."""
+        self._completion_tokens += finished.completion_tokens
         before = self._finished.get(record)
         if before is not None and before.completion_tokens > finished.completion_tokens:
             finished = replace(finished, completion_tokens=before.completion_tokens)
@@ -79,7 +81,8 @@ class RunWatch:
         now_s = self._clock()
         first_s = self._first_token_s
         since_first_s = None if first_s is None else now_s - first_s
-        return HttpRun(_together(list(self._finished.values())), now_s - self._admitted_s, since_first_s)
+        ends = _together(list(self._finished.values()))
+        return HttpRun(ends, now_s - self._admitted_s, since_first_s, self._completion_tokens)
 
 
 def _together(ends: list[Finished]) -> Finished:

@@ -5,10 +5,11 @@ A stream is `Admitted`, then token steps, then exactly one of `Finished` and (ra
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from router.observation import Learned
@@ -140,6 +141,8 @@ class HttpRun:
     """Time since the engine took the request, s."""
     since_first_token_s: float | None
     """Time since its first token, s; None: it had none."""
+    completion_tokens: int
+    """Of all its answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,10 @@ class Engine(Protocol):
 
     def learned(self) -> Learned:
         """Return what the engine's speculation controller has learned."""
+        ...
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return the engine's own metrics, of `prometheus_client`."""
         ...
 
     async def use_drafts(self, drafts: DraftsChoice) -> None:

@@ -1,19 +1,7 @@
-"""What a replica reports beside its answers: load signals for the scaling policy, and acceptance as Prometheus metrics.
+"""What an engine replica reports beside its answers: load signals for the scaling policy, and metrics.
 
 The load signals go to `cluster/autoscaling.py`: how many requests come, how long they wait, and how
-long they take.
-
-The metrics:
-
-power_lever_draft_tokens_total{tier, category}            draft tokens verified
-power_lever_accepted_draft_tokens_total{tier, category}   those that were accepted
-power_lever_acceptance_rate{tier, category}               of the recent window (0-1)
-power_lever_acceptance_drift{tier, category}              1: it has clearly fallen against the reference, else 0
-power_lever_ngram_fallback{tier}                          1: n-gram drafts have replaced the tier's own, else 0
-power_lever_engine_seconds_total{tier, state}             time of warm engines: `busy`, of which each answer has its
-                                                          share, and `idle`
-power_lever_gpu_joules_total{tier, state, source}         energy of GPUs in that time: `measured` by their counters, or
-                                                          `modelled` from the tier's watts
+long they take. The metrics are in `cluster/observability/series.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from ray.util import metrics
-
+from cluster.observability import series
+from cluster.observability.meter import Meter, bounded
 from router.registry import DraftsChoice
 from serve_app.engine.drift import Drift, DriftWatch, compare
 from serve_app.engine.interface import DraftCount, EngineLoad
@@ -33,9 +21,6 @@ from serve_app.engine.recent import Recent
 from serve_app.speculation.settings import SpeculationSettings
 
 logger = logging.getLogger("ray.serve")
-_TAGS = ("tier", "category")
-_SECONDS: Final = "power_lever_engine_seconds_total"
-_JOULES: Final = "power_lever_gpu_joules_total"
 
 TAKEN_S: Final = 1.0
 """Requests of the last second show how many come: the policy decides once a second, and counts each of them once."""
@@ -101,53 +86,6 @@ class LoadSignals:
         }
 
 
-class Sink(Protocol):
-    """Where metrics go."""
-
-    def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
-        """Add to a counter."""
-        ...
-
-    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
-        """Set a gauge."""
-        ...
-
-
-class RaySink:
-    """Ray's metrics, on the nodes' Prometheus endpoints."""
-
-    def __init__(self) -> None:
-        self._counters = {
-            name: metrics.Counter(name, description=description, tag_keys=tags)
-            for name, tags, description in (
-                ("power_lever_draft_tokens_total", _TAGS, "Draft tokens that the target model verified."),
-                ("power_lever_accepted_draft_tokens_total", _TAGS, "Draft tokens that the target model accepted."),
-                (_SECONDS, ("tier", "state"), "Time of warm engines, busy or idle, s."),
-                (_JOULES, ("tier", "state", "source"), "Energy of the GPUs of warm engines, busy or idle, J."),
-            )
-        }
-        self._gauges = {
-            name: metrics.Gauge(name, description=description, tag_keys=tags)
-            for name, tags, description in (
-                ("power_lever_acceptance_rate", _TAGS, "Acceptance rate of the recent draft tokens (0-1)."),
-                (
-                    "power_lever_acceptance_drift",
-                    _TAGS,
-                    "1: acceptance has clearly fallen, else 0.",
-                ),
-                ("power_lever_ngram_fallback", _TAGS[:1], "1: n-gram drafts have replaced the tier's own, else 0."),
-            )
-        }
-
-    def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
-        """See `Sink`."""
-        self._counters[name].inc(amount, tags=dict(tags))
-
-    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
-        """See `Sink`."""
-        self._gauges[name].set(value, tags=dict(tags))
-
-
 @dataclass(slots=True)
 class BusyMetrics:
     """Publishes one replica's busy and idle time, and its GPUs' energy in them.
@@ -155,12 +93,12 @@ class BusyMetrics:
     Args:
         tier: its tier.
         watts: modelled, by state; empty: it has no GPU.
-        sink: where the metrics go.
+        meter: where the metrics go.
     """
 
     tier: str
     watts: Mapping[str, float]
-    sink: Sink
+    meter: Meter
     _published: dict[str, float] = field(default_factory=dict)
     _drawn: dict[str, float] = field(default_factory=dict)
 
@@ -177,7 +115,7 @@ class BusyMetrics:
             more_s = seconds - self._published.get(state, 0.0)
             if more_s > 0:
                 self._published[state] = seconds
-                self.sink.count(_SECONDS, more_s, {"tier": self.tier, "state": state})
+                self.meter.count(series.ENGINE_SECONDS, more_s, {"tier": self.tier, "state": state})
                 if joules is None and state in self.watts:
                     self._count(state, more_s * self.watts[state], "modelled")
         for state, measured_j in (joules or {}).items():
@@ -188,7 +126,7 @@ class BusyMetrics:
 
     def _count(self, state: str, joules: float, source: str) -> None:
         if joules > 0:
-            self.sink.count(_JOULES, joules, {"tier": self.tier, "state": state, "source": source})
+            self.meter.count(series.GPU_ENERGY, joules, {"tier": self.tier, "state": state, "source": source})
 
 
 @dataclass(slots=True)
@@ -198,12 +136,12 @@ class AcceptanceMetrics:
     Args:
         tier: its tier.
         settings: when a fall is an alarm.
-        sink: where the metrics go.
+        meter: where the metrics go.
     """
 
     tier: str
     settings: SpeculationSettings
-    sink: Sink
+    meter: Meter
     _published: dict[str, DraftCount] = field(default_factory=dict)
     _watches: dict[str, DriftWatch] = field(default_factory=dict)
     _alerts: set[str] = field(default_factory=set)
@@ -218,22 +156,17 @@ class AcceptanceMetrics:
 
     def publish_drafts(self, drafts: DraftsChoice) -> None:
         """Publish who drafts now for requests that do not choose, where the chain entry drafts in both ways."""
-        self.sink.set("power_lever_ngram_fallback", float(drafts == "ngram"), {"tier": self.tier})
+        self.meter.set(series.NGRAM_FALLBACK, float(drafts == "ngram"), {"tier": self.tier})
 
     def _publish(self, category: str, drafted: int, accepted: int) -> None:
         watch = self._watches.get(category, DriftWatch()).after(drafted, accepted)
         self._watches[category] = watch
         drift = compare(watch.recent, watch.reference, self.settings.drift_min_tokens, self.settings.drift_min_fall)
-        tags = {"tier": self.tier, "category": category}
-        # Ray refuses to count nothing.
-        for name, amount in (
-            ("power_lever_draft_tokens_total", drafted),
-            ("power_lever_accepted_draft_tokens_total", accepted),
-        ):
-            if amount:
-                self.sink.count(name, amount, tags)
-        self.sink.set("power_lever_acceptance_rate", drift.recent, tags)
-        self.sink.set("power_lever_acceptance_drift", float(drift.alert), tags)
+        tags = {"tier": self.tier, "category": bounded("category", category, series.NONE)}
+        self.meter.count(series.DRAFT_TOKENS, drafted, tags)
+        self.meter.count(series.ACCEPTED_DRAFT_TOKENS, accepted, tags)
+        self.meter.set(series.ACCEPTANCE_RATE, drift.recent, tags)
+        self.meter.set(series.ACCEPTANCE_DRIFT, float(drift.alert), tags)
         self._log(category, drift)
 
     def _log(self, category: str, drift: Drift) -> None:

@@ -304,6 +304,10 @@ class StubEngine:
         """See `Engine.learned`: the same tau for every category with drafts, and no advice."""
         return Learned({category: LEARNED_TAU for category, count in self._categories.items() if count.drafted})
 
+    def metrics(self) -> tuple[()]:
+        """See `Engine.metrics`: it has none."""
+        return ()
+
     async def use_drafts(self, drafts: DraftsChoice) -> None:
         """See `Engine.use_drafts`."""
         self._drafts = drafts

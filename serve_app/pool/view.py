@@ -52,6 +52,17 @@ class PoolView:
         async with asyncio.timeout(2 * LONG_POLL_S):
             self._version, self.observation = await self._pool.wait_for_update.remote(last)
 
+    async def metrics(self) -> bytes:
+        """Return the metrics of all replicas, as Prometheus reads them.
+
+        Raises:
+            ApiError: the pool is away for a moment.
+        """
+        with ray_errors_as(_pool_unavailable):
+            async with asyncio.timeout(LONG_POLL_S):
+                exposition: bytes = await self._pool.metrics.remote()
+        return exposition
+
     async def order_drafts(self, tier: TierName, drafts: DraftsChoice) -> None:
         """Order all replicas of a tier to use these drafts.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -22,6 +22,7 @@ from serve_app.api.errors import (
     incomplete_stream,
     raise_if_late,
 )
+from serve_app.api.request_record import OK, RequestRecord
 from serve_app.api.routing import answer_headers
 from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S, metrics_data
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
@@ -55,6 +56,7 @@ class V1Exchange:
         arrived_s: monotonic clock at arrival, s.
         report: takes the report of a finished run; a count of tokens is none.
         decision_id: under which the decision record can be read; None: it has none.
+        record: takes how it ended.
     """
 
     form: ErrorForm
@@ -67,6 +69,7 @@ class V1Exchange:
     arrived_s: float
     report: Callable[[RunReport], None]
     decision_id: str | None
+    record: RequestRecord = field(default_factory=RequestRecord)
 
     async def respond(self) -> Response:
         """Return the engine's response; for a stream that must wait long, one that pings until it comes.
@@ -113,7 +116,9 @@ class V1Exchange:
                     took = used(self.plan, self._report(item))
                 elif item is TICK and self.streaming:
                     yield PING
+            self.record.code = OK
         except ApiError as error:
+            self.record.code = error.code
             if not self.streaming:
                 raise  # which cuts the connection: a part of the body has been sent
             yield error_events(error, self.request_id, self.form)
@@ -128,6 +133,7 @@ class V1Exchange:
         """
         body = await self._whole_body()
         error = _error_of(body, status)
+        self.record.code = error.code
         if status == 400 and self.plan.mode == "auto" and TOO_LONG in error.message:
             raise ApiError("prompt_too_long", error.message, status=status)
         return body if self.form != "anthropic" else orjson.dumps(error_body(error, self.request_id, self.form))
@@ -146,12 +152,14 @@ class V1Exchange:
                     yield piece
                 return
             body = await self._whole_body()
+            self.record.code = _error_of(body, start.status).code
             if self.form == "openai":
                 # An error body is one line of JSON. SDKs raise it as an SSE `data` line.
                 yield b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE
             else:
                 yield error_events(_error_of(body, start.status), self.request_id, self.form)
         except ApiError as error:
+            self.record.code = error.code
             yield error_events(error, self.request_id, self.form)
         finally:
             await self.items.aclose()
@@ -176,6 +184,7 @@ class V1Exchange:
             ended_s=now_s,
         )
         self.report(run_report(self.plan, metrics))
+        self.record.finished(metrics, run.completion_tokens)
         return metrics
 
     def _raise_if_late(self) -> None:

@@ -11,13 +11,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from prometheus_client import REGISTRY
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 from tokenizers.decoders import DecodeStream
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -35,10 +37,12 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
-from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
+from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 from vllm.v1.metrics.stats import RequestSpecDecodeMetrics, RequestStateStats
 
 from cluster.gpu_environment import drop_unwritable_caches
+from cluster.observability.totals import VLLMS_METRICS
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.api.spec_view import used_spec
@@ -114,7 +118,10 @@ def start_vllm(
     validate_api_server_args(server_namespace(args, entry))
     config = args.create_engine_config()
     check_interface(config, entry, runner, on_gpu)
-    engine = AsyncLLM.from_vllm_config(config, stat_loggers=[count_load], enable_log_requests=False)
+    # Ray's pipeline gets vLLM's series as `ray_vllm_...`, and the registry of the process as `vllm:...`, which
+    # `GET /metrics` shows. vLLM adds its own logger only where no other is given.
+    loggers: list[Any] = [count_load, RayPrometheusStatLogger, PrometheusStatLogger]
+    engine = AsyncLLM.from_vllm_config(config, stat_loggers=loggers, enable_log_requests=False)
     records, load = SpecRecords(), OutputLoad()
     watch_outputs(engine.output_processor, records, load)
     watch_refusals(engine)
@@ -406,6 +413,10 @@ class VllmEngine:
     def learned(self) -> Learned:
         """See `Engine.learned`."""
         return self._records.learned
+
+    def metrics(self) -> Iterable[Metric]:
+        """See `Engine.metrics`. vLLM has them in the registry of the process, beside those of its HTTP layers."""
+        return (metric for metric in REGISTRY.collect() if metric.name.startswith(VLLMS_METRICS))
 
     async def use_drafts(self, drafts: DraftsChoice) -> None:
         """See `Engine.use_drafts`. The order is a request that the scheduler sees and that is aborted at once."""

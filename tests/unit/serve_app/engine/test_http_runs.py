@@ -40,7 +40,7 @@ def test_a_run_is_taken_once_with_the_times_since_it_began() -> None:
     assert watch.take() is None
     watch.finished(END)
     clock.now_s = 6.0
-    assert watch.take() == HttpRun(END, since_admitted_s=5.0, since_first_token_s=3.0)
+    assert watch.take() == HttpRun(END, since_admitted_s=5.0, since_first_token_s=3.0, completion_tokens=3)
     assert watch.take() is None
 
 

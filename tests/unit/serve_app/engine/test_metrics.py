@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +10,7 @@ from serve_app.engine.interface import DraftCount, EngineLoad
 from serve_app.engine.metrics import SERVICE_S, AcceptanceMetrics, BusyMetrics, LoadSignals
 from serve_app.engine.recent import WAITS_S
 from serve_app.speculation.settings import SpeculationSettings
+from tests.support.recorded_meter import RecordedMeter
 
 # --- load signals ---
 
@@ -94,65 +94,47 @@ def test_only_recent_values_count() -> None:
 SETTINGS = SpeculationSettings(drift_min_tokens=100)
 DRAFTS = "power_lever_draft_tokens_total"
 ACCEPTED = "power_lever_accepted_draft_tokens_total"
-RATE = "power_lever_acceptance_rate"
+RATE = "power_lever_acceptance_rate_ratio"
 DRIFT = "power_lever_acceptance_drift"
 SECONDS = "power_lever_engine_seconds_total"
 JOULES = "power_lever_gpu_joules_total"
 
 
-class Recorded:
-    """Counters and gauges by name and category."""
-
-    def __init__(self) -> None:
-        self.counters: dict[tuple[str, str], float] = {}
-        self.gauges: dict[tuple[str, str], float] = {}
-        self.by_source: dict[tuple[str, str], float] = {}
-
-    def count(self, name: str, amount: float, tags: Mapping[str, str]) -> None:
-        assert tags["tier"] == "eco"
-        assert amount > 0, "Ray refuses to count nothing"
-        if name == JOULES:
-            place = (tags["source"], tags["state"])
-            self.by_source[place] = self.by_source.get(place, 0) + amount
-        key = (name, tags.get("category") or tags["state"])
-        self.counters[key] = self.counters.get(key, 0) + amount
-
-    def set(self, name: str, value: float, tags: Mapping[str, str]) -> None:
-        self.gauges[name, tags.get("category", "")] = value
-
-
 def test_totals_are_counted_once_however_often_they_are_published() -> None:
-    sink = Recorded()
-    metrics = AcceptanceMetrics("eco", SETTINGS, sink)
+    meter = RecordedMeter()
+    metrics = AcceptanceMetrics("eco", SETTINGS, meter)
     for _ in range(3):
         metrics.publish({"code": DraftCount(100, 80), "math": DraftCount(10, 0)})
     metrics.publish({"code": DraftCount(150, 90), "math": DraftCount(10, 0)})
-    assert sink.counters == {(DRAFTS, "code"): 150, (ACCEPTED, "code"): 90, (DRAFTS, "math"): 10}
+    assert meter.counters == {
+        DRAFTS: {("eco", "code"): 150, ("eco", "math"): 10},
+        ACCEPTED: {("eco", "code"): 90},
+    }
 
 
 def test_totals_that_the_engine_counts_in_place_are_seen_to_change() -> None:
-    sink, count = Recorded(), DraftCount(10, 5)
-    metrics = AcceptanceMetrics("eco", SETTINGS, sink)
+    meter, count = RecordedMeter(), DraftCount(10, 5)
+    metrics = AcceptanceMetrics("eco", SETTINGS, meter)
     metrics.publish({"code": count})
     count.drafted, count.accepted = 30, 25
     metrics.publish({"code": count})
-    assert sink.counters == {(DRAFTS, "code"): 30, (ACCEPTED, "code"): 25}
+    assert meter.counters == {DRAFTS: {("eco", "code"): 30}, ACCEPTED: {("eco", "code"): 25}}
 
 
 def test_a_steady_category_gives_its_rate_and_no_alarm() -> None:
-    sink = Recorded()
-    metrics = AcceptanceMetrics("eco", SETTINGS, sink)
+    meter = RecordedMeter()
+    metrics = AcceptanceMetrics("eco", SETTINGS, meter)
     for step in range(1, 101):
         metrics.publish({"code": DraftCount(100 * step, 80 * step)})
-    assert sink.gauges[RATE, "code"] == pytest.approx(0.8)
-    assert sink.gauges[DRIFT, "code"] == 0
+    assert meter.gauges[RATE]["eco", "code"] == pytest.approx(0.8)
+    assert meter.gauges[DRIFT]["eco", "code"] == 0
 
 
 def test_a_fall_raises_one_alarm_for_its_category_alone_and_recovery_ends_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sink = Recorded()
-    metrics = AcceptanceMetrics("eco", SETTINGS, sink)
+    meter = RecordedMeter()
+    metrics = AcceptanceMetrics("eco", SETTINGS, meter)
     code, creative = DraftCount(), DraftCount()
 
     def run(code_rate: float, steps: int) -> None:
@@ -164,44 +146,44 @@ def test_a_fall_raises_one_alarm_for_its_category_alone_and_recovery_ends_it(
             metrics.publish({"code": code, "creative": creative})
 
     run(0.8, 100)
-    assert (sink.gauges[DRIFT, "code"], caplog.messages) == (0, [])
+    assert (meter.gauges[DRIFT]["eco", "code"], caplog.messages) == (0, [])
     run(0.3, 15)
-    assert (sink.gauges[DRIFT, "code"], sink.gauges[DRIFT, "creative"]) == (1, 0)
+    assert (meter.gauges[DRIFT]["eco", "code"], meter.gauges[DRIFT]["eco", "creative"]) == (1, 0)
     assert len(caplog.messages) == 1
     assert "tier eco: acceptance of code drafts has fallen" in caplog.messages[0]
     run(0.8, 60)
-    assert sink.gauges[DRIFT, "code"] == 0
+    assert meter.gauges[DRIFT]["eco", "code"] == 0
     assert "has recovered" in caplog.messages[1]
 
 
 def test_a_switch_to_n_gram_drafting_is_published() -> None:
-    sink = Recorded()
-    metrics = AcceptanceMetrics("eco", SETTINGS, sink)
+    meter = RecordedMeter()
+    metrics = AcceptanceMetrics("eco", SETTINGS, meter)
     metrics.publish_drafts("own")
-    assert sink.gauges == {("power_lever_ngram_fallback", ""): 0}
+    assert meter.gauges == {"power_lever_ngram_fallback": {("eco",): 0}}
     metrics.publish_drafts("ngram")
-    assert sink.gauges == {("power_lever_ngram_fallback", ""): 1}
+    assert meter.gauges == {"power_lever_ngram_fallback": {("eco",): 1}}
 
 
 def test_busy_and_idle_time_add_up_to_the_time_since_the_engine_was_ready() -> None:
-    sink = Recorded()
-    metrics = BusyMetrics("eco", {}, sink)
+    meter = RecordedMeter()
+    metrics = BusyMetrics("eco", {}, meter)
     for busy_s, up_s in ((0.0, 10.0), (4.0, 15.0), (4.0, 16.0), (9.0, 21.0)):
         metrics.publish(busy_s, up_s, None)
-    assert sink.counters == {(SECONDS, "idle"): 12.0, (SECONDS, "busy"): 9.0}
+    assert meter.counters == {SECONDS: {("eco", "idle"): 12.0, ("eco", "busy"): 9.0}}
 
 
 def test_the_energy_of_gpus_is_that_of_their_counters_or_that_of_the_tiers_watts() -> None:
-    sink = Recorded()
-    metrics = BusyMetrics("eco", {"busy": 100.0, "idle": 10.0}, sink)
+    meter = RecordedMeter()
+    metrics = BusyMetrics("eco", {"busy": 100.0, "idle": 10.0}, meter)
     metrics.publish(2.0, 10.0, None)  # 8 s idle, nothing is measured yet
     metrics.publish(3.0, 12.0, {"busy": 50.0, "idle": 6.0})
     metrics.publish(4.0, 14.0, {"busy": 90.0, "idle": 11.0})
     metrics.publish(6.0, 17.0, None)  # 2 s busy, 1 s idle
-    assert sink.by_source == {
-        ("modelled", "busy"): 400.0,
-        ("modelled", "idle"): 90.0,
-        ("measured", "busy"): 90.0,
-        ("measured", "idle"): 11.0,
+    assert meter.counters[JOULES] == {
+        ("eco", "busy", "modelled"): 400.0,
+        ("eco", "idle", "modelled"): 90.0,
+        ("eco", "busy", "measured"): 90.0,
+        ("eco", "idle", "measured"): 11.0,
     }
-    assert (sink.counters[SECONDS, "busy"], sink.counters[SECONDS, "idle"]) == (6.0, 11.0)
+    assert meter.counters[SECONDS] == {("eco", "busy"): 6.0, ("eco", "idle"): 11.0}

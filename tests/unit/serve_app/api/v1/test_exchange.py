@@ -265,7 +265,7 @@ async def test_a_client_that_leaves_an_unstreamed_wait_closes_the_source() -> No
 
 # --- runs ---
 
-RUN = HttpRun(Finished("stop", 7, 20, 250.0, SpecStats(4, 12, 9), 0.75), since_admitted_s=3.0, since_first_token_s=2.0)
+RUN = HttpRun(Finished("stop", 7, 20, 250.0, SpecStats(4, 12, 9), 0.75), 3.0, 2.0, completion_tokens=20)
 
 
 @pytest.mark.parametrize("streaming", [True, False])

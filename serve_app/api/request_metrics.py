@@ -1,0 +1,81 @@
+"""The ingress's metrics: what each plan and each request adds to the series."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from cluster.observability import series
+from cluster.observability.meter import Meter, bounded
+from router.plan import Plan
+from serve_app.api.request_record import OK, RequestRecord
+
+JOULES_PER_WH: Final = 3600.0
+
+
+class RequestMetrics:
+    """Adds plans and ended requests to a meter.
+
+    Args:
+        meter: takes them.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def planned(self, make: Callable[[], Plan]) -> Plan:
+        """Make a plan and count it.
+
+        Raises:
+            whatever `make` raises; then nothing is counted.
+        """
+        began_s = time.perf_counter()
+        made = make()
+        self._meter.observe(series.PLAN_DURATION, time.perf_counter() - began_s)
+        category = made.classification.category
+        self._meter.count(series.PLANS, 1, {"mode": made.mode, "tier": made.tier, "category": category})
+        for broken in made.broken:
+            self._meter.count(series.LIMITS_BROKEN, 1, {"limit": broken.limit, "tier": made.tier})
+        return made
+
+    def ended(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        plan, code = record.plan, bounded("code", record.code or OK)
+        tier, category = (plan.tier, plan.classification.category) if plan else (series.NONE, series.NONE)
+        where = {"route": record.route, "tier": tier, "category": category, "code": code}
+        self._meter.count(series.REQUESTS, 1, where)
+        operation = {"tier": tier, "gen_ai_operation_name": series.ROUTES[record.route]}
+        error = {"error_type": series.NONE if code == OK else code}
+        self._meter.observe(series.REQUEST_DURATION, record.ended_s - record.arrived_s, operation | error)
+        if record.metrics is not None:
+            self._answered(record.metrics, record.completion_tokens, operation, {"tier": tier, "category": category})
+
+    def _answered(
+        self, metrics: Any, completion_tokens: int, operation: dict[str, str], category: dict[str, str]
+    ) -> None:
+        meter, tokens = self._meter, metrics["completion_tokens"]
+        if tokens:
+            meter.observe(series.FIRST_TOKEN, metrics["ttft_ms"] / 1000, operation)
+        if tokens > 1:
+            after_s = (metrics["total_ms"] - metrics["ttft_ms"]) / 1000
+            meter.observe(series.EACH_TOKEN, after_s / (tokens - 1), operation)
+        for kind, count in (("input", metrics["prompt_tokens"]), ("output", completion_tokens)):
+            meter.observe(series.TOKEN_USAGE, count, operation | {"gen_ai_token_type": kind})
+        meter.count(series.PROMPT_TOKENS, metrics["prompt_tokens"], category)
+        meter.count(series.COMPLETION_TOKENS, completion_tokens, category)
+        self._took(metrics, operation["tier"])
+
+    def _took(self, metrics: Any, tier: str) -> None:
+        """Count what the answer took, and what the baseline would have."""
+        figures = {
+            "share": (metrics["energy"]["wh"], metrics),
+            "full": (metrics["energy"]["full_wh"], metrics["full"]),
+            "baseline": (metrics["savings"]["counterfactual"]["wh"], metrics["savings"]["counterfactual"]),
+        }
+        for figure, (wh, took) in figures.items():
+            tags = {"tier": tier, "figure": figure}
+            self._meter.count(series.ENERGY, wh * JOULES_PER_WH, tags)
+            self._meter.count(series.WATER, took["water_l"], tags)
+            self._meter.count(series.CO2, took["co2_g"], tags)
+            self._meter.count(series.COST, took["cost_usd"], tags)

@@ -1,0 +1,91 @@
+"""What happened to one request, for metrics and logs: filled in on its way, and complete when its last byte is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from router.plan import Plan
+
+CLIENT_LEFT: Final = "client_left"
+OK: Final = "ok"
+_KEY: Final = "power_lever.record"
+_ERRORS_FROM: Final = 400
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request. Who answers it writes; who counts or logs it reads when it has ended."""
+
+    route: str = ""
+    arrived_s: float = field(default_factory=time.monotonic)
+    """Monotonic clock, s."""
+    plan: Plan | None = None
+    """The last one; None: the request was refused before."""
+    code: str | None = None
+    """How it ended: `ok`, `client_left`, or the code of its error; None: it has not ended."""
+    metrics: Mapping[str, Any] | None = None
+    """The data of its `metrics` event, if its answer is complete and says something of the tier."""
+    completion_tokens: int = 0
+    """Of all its answers together."""
+    ended_s: float = 0.0
+    """Monotonic clock, s."""
+
+    def planned(self, plan: Plan) -> None:
+        """Note a plan; what an earlier plan's tier said no longer counts."""
+        self.plan, self.code = plan, None
+
+    def finished(self, metrics: Mapping[str, Any], completion_tokens: int) -> None:
+        """Note that the answer is complete."""
+        self.metrics, self.completion_tokens = metrics, completion_tokens
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """Return the record of a request; one that nobody reads for a route that is not watched."""
+    record: RequestRecord = scope.get(_KEY) or RequestRecord()
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecords:
+    """Gives each request of some routes its record, and hands it on when the request has ended.
+
+    Args:
+        routes: their paths.
+        ended: takes the record.
+    """
+
+    routes: frozenset[str]
+    ended: Callable[[RequestRecord], None]
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Return the application with the records around it."""
+
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+            if path not in self.routes or scope["method"] != "POST":
+                await app(scope, receive, send)
+                return
+            record = scope[_KEY] = RequestRecord(path)
+            status = 0
+
+            async def send_seen(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            try:
+                await app(scope, receive, send_seen)
+            finally:
+                record.ended_s = time.monotonic()
+                if record.code is None:
+                    # Nobody has said how it ended: it was cancelled, or its stream closed.
+                    record.code = CLIENT_LEFT if status < _ERRORS_FROM else "other"
+                self.ended(record)
+
+        return recorded
