@@ -16,6 +16,7 @@ from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
 from router.runs.summary import RunReport
 from serve_app.api.ingress import Ingress
+from serve_app.api.request_metrics import RequestMetrics
 from serve_app.config import AppConfig
 from serve_app.engine.interface import Engine, GenerationRequest
 from serve_app.engine.stream_items import http_items, stream_items
@@ -25,6 +26,7 @@ from serve_app.transport.asgi_call import HttpCall
 from serve_app.transport.client import GenerationStream, ResponseStream
 from serve_app.transport.stream import LocalStream
 from tests.support.app_config import FixedPool
+from tests.support.recorded_meter import RecordedMeter
 
 
 class LocalTiers:
@@ -55,6 +57,8 @@ class LocalIngress:
         ingress._pool = self.pool
         self.reports: list[RunReport] = []
         ingress._runs = cast(Any, SimpleNamespace(add=self.reports.append, work=ingress._runs.work))
+        self.ingress, self.meter = ingress, RecordedMeter()
+        ingress._counted = RequestMetrics(self.meter)
         self.app: ASGIApp = ingress.__serve_build_asgi_app__()
 
     def use(self, tiers: LocalTiers) -> None:

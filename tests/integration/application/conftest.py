@@ -23,11 +23,17 @@ from tests.support.messages_api import MessagesApi
 from tests.support.raw_http import QUICK, connected, request
 
 # Those that wake a tier that others want cold, that look at what took its time meanwhile, that change what others see.
-LAST = ("test_fallback", "test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_stopping")
+LAST = (
+    *("test_fallback", "test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_metrics"),
+    "test_stopping",
+)
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
     "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
-    "tiers": {"eco": {"max_ongoing_requests": 1, "max_queued_requests": 1}},
+    "tiers": {
+        "eco": {"max_ongoing_requests": 1, "max_queued_requests": 1},
+        "performance": {"idle_before_zero_s": 5.0},
+    },
     "ingress": {"replicas": 2},
 }
 # Chain entries named `ngram` pretend not to start: eco falls back, balanced has no other entry. The draft of ultra is

@@ -56,6 +56,7 @@ def test_several_answers_are_one_run_with_the_longest_and_the_drafts_of_all() ->
     assert (run.finished.completion_tokens, run.finished.finish_reason) == (8, "length")
     assert (run.finished.spec.steps, run.finished.spec.draft_tokens, run.finished.spec.accepted_tokens) == (4, 10, 5)
     assert run.finished.busy_s == 1.75
+    assert run.completion_tokens == 13
     assert run.since_first_token_s is None
 
 

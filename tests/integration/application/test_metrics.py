@@ -1,0 +1,132 @@
+"""What a running application shows to Prometheus: totals at `/metrics`, and every series at Ray's ports.
+
+Near the end: it kills an ingress replica.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+
+from bench.load.processes import command_of
+from bench.load.servers import Server
+from cluster.observability.series import CATALOGUE, LABELS, Series
+from tests.support.api import PATIENCE_S, Api
+from tests.support.scrape import Line, parsed, scrape_ray, total
+
+ASKED = {"prompt": "What is the capital of France? stub:tokens=5", "mode": "manual", "power": 10}
+LIMITED = ASKED | {"constraints": {"max_cost_usd": 1e-12}}
+POOR_DRAFT = {"prompt": "x stub:tokens=120", "mode": "manual", "power": 90, "max_tokens": 200}
+REQUESTS = "power_lever_requests_total"
+RAYS_LABELS = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId", "le"}
+RAYS_PREFIX = "otel_scope_"
+
+
+def metrics(api: Api) -> list[Line]:
+    response = api.get("/metrics")
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return parsed(response.text)
+
+
+def sample_name(series: Series) -> str:
+    return series.name + ("_count" if series.kind == "histogram" else "")
+
+
+def ingress_processes(server: Server) -> set[int]:
+    name = "ray::ServeReplica:power-lever-tight:ingress"
+    return {process.pid for process in server.processes() if command_of(process).startswith(name)}
+
+
+def test_totals_are_those_of_both_ingress_replicas_at_once_whichever_is_asked(tight: Api) -> None:
+    before = total(metrics(tight), REQUESTS, code="ok", route="/api/inference")
+    tokens = total(metrics(tight), "power_lever_completion_tokens_total")
+    for number in range(1, 21):
+        assert tight.infer(**ASKED).kinds[-1] == "done"
+        seen = metrics(tight)
+        assert total(seen, REQUESTS, code="ok", route="/api/inference") == before + number
+        assert total(seen, "power_lever_completion_tokens_total") == tokens + 5 * number
+        assert total(seen, "gen_ai_server_time_to_first_token_seconds_count") == total(
+            seen, "gen_ai_server_time_per_output_token_seconds_count"
+        )
+
+
+def test_an_error_counts_by_its_code(tight: Api) -> None:
+    before = total(metrics(tight), REQUESTS, code="body_too_large")
+    assert tight.post("/api/inference", {"prompt": "x" * 3000}).status_code == 413
+    assert total(metrics(tight), REQUESTS, code="body_too_large", tier="none") == before + 1
+
+
+def test_totals_do_not_fall_when_an_ingress_replica_dies(tight: Api, server: Server) -> None:
+    for _ in range(5):
+        tight.infer(**ASKED)
+    before = total(metrics(tight), REQUESTS)
+    processes = ingress_processes(server)
+    assert len(processes) == 2
+    os.kill(min(processes), signal.SIGKILL)
+    tight.wait_for(lambda api: len(ingress_processes(server) - {min(processes)}) == 2 and api.get("/readyz").is_success)
+    tight.wait_for(lambda api: api.get("/metrics").is_success)
+    assert total(metrics(tight), REQUESTS) >= before
+    now = total(metrics(tight), REQUESTS, code="ok")
+    assert tight.infer(**ASKED).kinds[-1] == "done"
+    assert total(metrics(tight), REQUESTS, code="ok") == now + 1
+
+
+def test_every_series_of_the_catalogue_comes_out_with_its_labels_here_and_at_rays_ports(
+    api: Api, tight: Api, broken: Api, server: Server
+) -> None:
+    # It wakes, and goes again: a change of scale.
+    assert tight.infer(**ASKED | {"power": 70}).one("config")["tier"] == "performance"
+    assert api.infer(**LIMITED).kinds[-1] == "done"
+    assert broken.infer(**POOR_DRAFT).kinds[-1] == "done"
+    here: dict[str, Line] = {}
+    there: dict[str, Line] = {}
+
+    def missing() -> list[str]:
+        here.update({line.name: line for line in metrics(broken) + metrics(api)})
+        there.update({line.name: line for line in scrape_ray(server)})
+        names = [f"ray_{sample_name(series)}" for series in CATALOGUE if f"ray_{sample_name(series)}" not in there]
+        return names + [series.name for series in CATALOGUE if series.in_metrics and sample_name(series) not in here]
+
+    began_s = time.monotonic()
+    while absent := missing():
+        assert time.monotonic() - began_s < PATIENCE_S, absent
+        time.sleep(1)
+    for series in CATALOGUE:
+        line = there["ray_" + sample_name(series)]
+        labels = {name for name in line.labels if name not in RAYS_LABELS and not name.startswith(RAYS_PREFIX)}
+        assert labels == set(series.labels), series.name
+        assert all(line.labels[label] in LABELS[label] for label in series.labels), line
+        if series.in_metrics:
+            assert set(here[sample_name(series)].labels) == set(series.labels), series.name
+
+
+def test_nothing_of_a_request_is_in_a_label(api: Api, server: Server) -> None:
+    secret = "zebra-crossing-4711"
+    api.post_as(
+        "/api/inference", ASKED | {"prompt": secret}, {"x-request-id": secret, "authorization": f"Bearer {secret}"}
+    )
+    text = api.get("/metrics").text
+    ours = [line for line in scrape_ray(server) if re.match(r"ray_(power_lever|gen_ai)_", line.name)]
+    assert ours
+    assert secret not in text + repr(ours)
+
+
+def test_each_replica_is_counted_once_at_rays_ports(tight: Api, server: Server) -> None:
+    # All applications of the suite share Ray's ports, so the comparison is of growth.
+    def counted() -> float:
+        return total(scrape_ray(server), "ray_power_lever_requests_total", code="ok", route="/api/inference")
+
+    settled: list[float] = []
+
+    def is_settled(_: Api) -> bool:
+        settled.append(counted())
+        return len(settled) > 12 and len(set(settled[-12:])) == 1
+
+    tight.wait_for(is_settled)
+    for _ in range(10):
+        assert tight.infer(**ASKED).kinds[-1] == "done"
+    tight.wait_for(lambda _: counted() >= settled[-1] + 10)
+    assert counted() == settled[-1] + 10
