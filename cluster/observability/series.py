@@ -249,7 +249,7 @@ GPU_ENERGY: Final = Series(
     "counter",
     "J",
     ("tier", "state", "source"),
-    "Energy of the GPUs of warm engines in that time, `measured` by their counters or `modelled` from the tier's watts.",
+    "Energy of the GPUs of warm engines in that time: `measured` by counters, or `modelled` from the tier's watts.",
     "engine",
 )
 DRAFT_TOKENS: Final = Series(
