@@ -48,6 +48,9 @@ class IngressSettings(Frozen):
     max_ongoing_requests: int = Field(
         default=2048, ge=1, description="Most open requests of one ingress replica; more get a 503."
     )
+    log_prompts: bool = Field(
+        default=False, description="True: the request log has the prompts, in clear. It never has answers or keys."
+    )
     cors_origins: tuple[str, ...] = Field(
         default=(),
         description="Other origins whose web pages may use the API: `https://chat.example`, or `*` for all.",

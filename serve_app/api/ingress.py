@@ -11,10 +11,12 @@ import gc
 import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import ray
 from ray import serve
+from ray.serve._private.logging_utils import get_serve_logs_dir
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -42,6 +44,7 @@ from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream, generation_request
 from serve_app.api.page import Page
 from serve_app.api.planning import planned, tried_also
+from serve_app.api.request_log import RequestLog, prompt_of
 from serve_app.api.request_metrics import RequestMetrics
 from serve_app.api.request_record import RequestRecord, RequestRecords, record_of
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
@@ -105,6 +108,7 @@ class Ingress:
             "ingress", pool, replica_id, lambda meter: meter.set(series.OPEN_REQUESTS, self._open.count)
         )
         self._counted = RequestMetrics(self._metrics.meter)
+        self._log = RequestLog(Path(get_serve_logs_dir()), replica_id)
         self._background = (
             *(self._pool.work, self._runs.work, self._decisions.work, self._channel.work, drain.work),
             self._metrics.reports.work,
@@ -134,7 +138,7 @@ class Ingress:
             ],
             middleware=[
                 *cors(self._config.ingress.cors_origins),
-                Middleware(RequestRecords(frozenset(series.ROUTES), self._counted.ended).middleware),
+                Middleware(RequestRecords(frozenset(series.ROUTES), self._ended).middleware),
                 Middleware(self._open.middleware),
             ],
             exception_handlers=EXCEPTION_HANDLERS,
@@ -157,10 +161,17 @@ class Ingress:
         if self._advisor is not None:
             await self._advisor.aclose()
 
+    def _ended(self, record: RequestRecord) -> None:
+        self._counted.ended(record)
+        self._log.ended(record)
+
     async def inference(self, request: Request, request_id: str) -> Response:
         """`POST /api/inference`: validate, plan, call the tier, answer with events."""
         record = record_of(request.scope)
-        body = parse_inference(await read_json(request, self._config.limits), self._config)
+        given = await read_json(request, self._config.limits)
+        body = parse_inference(given, self._config)
+        if self._config.ingress.log_prompts:
+            record.prompt = prompt_of(given)
         (made, agent), tried = await self._plan(body), NOTHING_TRIED
         while True:
             record.planned(made)
@@ -227,7 +238,10 @@ class Ingress:
         record = record_of(request.scope)
         limits = self._config.limits
         betas = "anthropic-beta" in request.headers
-        body = parse_v1(await read_json(request, limits), api, limits, betas=betas)
+        given = await read_json(request, limits)
+        body = parse_v1(given, api, limits, betas=betas)
+        if self._config.ingress.log_prompts:
+            record.prompt = prompt_of(given)
         tried = NOTHING_TRIED
         while True:
             made = self._counted.planned(partial(plan_v1, body, self._pool.observation, self._config, tried))

@@ -34,6 +34,9 @@ class RequestRecord:
     """Of all its answers together."""
     ended_s: float = 0.0
     """Monotonic clock, s."""
+    request_id: str = ""
+    prompt: Any = None
+    """What was asked, as JSON; only where the operator wants prompts in the log."""
 
     def planned(self, plan: Plan) -> None:
         """Note a plan; what an earlier plan's tier said no longer counts."""
@@ -70,7 +73,7 @@ class RequestRecords:
             if path not in self.routes or scope["method"] != "POST":
                 await app(scope, receive, send)
                 return
-            record = scope[_KEY] = RequestRecord(path)
+            record = scope[_KEY] = RequestRecord(path, time.monotonic())
             status = 0
 
             async def send_seen(message: Message) -> None:

@@ -59,6 +59,7 @@ def route(path: str, handler: Handler, *methods: str) -> Route:
 
     async def endpoint(request: Request) -> Response:
         name = request_id(request.scope["headers"])
+        record_of(request.scope).request_id = name
         try:
             return await handler(request, name)
         except ApiError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,6 +51,9 @@ class LocalIngress:
     def __init__(self, config: AppConfig, monkeypatch: pytest.MonkeyPatch) -> None:
         context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="replica-1"))
         monkeypatch.setattr(serve, "get_replica_context", lambda: context)
+        self._folder = tempfile.TemporaryDirectory()
+        self.log_folder = Path(self._folder.name)
+        monkeypatch.setattr("serve_app.api.ingress.get_serve_logs_dir", lambda: self._folder.name)
         ingress = Ingress(config, cast(Any, None), {})
         self.config = config
         self.pool = FixedPool({name: TierState(running=1) for name in TIER_NAMES})

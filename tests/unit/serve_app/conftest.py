@@ -24,5 +24,5 @@ def _application_clock_is_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     def monotonic() -> float:
         return asyncio.get_running_loop().time()
 
-    for module in ("serve_app.api.inference", "serve_app.api.v1.exchange"):
+    for module in ("serve_app.api.inference", "serve_app.api.request_record", "serve_app.api.v1.exchange"):
         monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=monotonic))
