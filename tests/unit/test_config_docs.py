@@ -20,6 +20,7 @@ from sustainability.factors import (
     Factor,
     Factors,
     GridFactors,
+    HostedPrice,
     Ratio,
     SiteFactors,
     Water,
@@ -54,6 +55,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     Watts,
     SiteFactors,
     GridFactors,
+    HostedPrice,
     Factors,
     EnergySettings,
 )
