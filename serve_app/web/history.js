@@ -27,7 +27,7 @@ export class History {
     this.#show = show;
   }
 
-  /** @param {Answer} answer that has ended */
+  /** @param {Answer} answer that begins */
   add(answer) {
     this.#answers = [answer, ...this.#answers].slice(0, KEPT);
     this.draw(answer);
@@ -64,6 +64,7 @@ export class History {
 function took(answer) {
   const tier = answer.tier ? `${answer.tier}, ` : "";
   if (answer.trouble) return `${tier}${troubleTitle(answer.trouble).toLowerCase()}`;
+  if (!answer.ended) return `${tier}under way`;
   if (!answer.metrics) return `${tier}stopped after ${counted(answer.tokens, "token")}`;
   return `${tier}${counted(answer.tokens, "token")}, ${duration(answer.metrics.total_ms)}, ${money(answer.metrics.cost_usd)}`;
 }

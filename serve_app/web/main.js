@@ -120,6 +120,7 @@ async function run(request) {
   announcer.begin();
   announcer.say("Asking");
   setRunning(true);
+  history.add(answer);
   const live = setInterval(drawSoon, LIVE_EVERY_MS);
   let said = "";
   try {
@@ -145,7 +146,7 @@ async function run(request) {
     announcer.say([phaseWords(answer), answer.trouble?.message].filter(Boolean).join(". "));
     running = null;
     setRunning(false);
-    history.add(answer);
+    if (shown) history.draw(shown);
     drawSoon();
     void refreshTiers();
   }

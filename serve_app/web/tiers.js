@@ -15,6 +15,7 @@ export class TierBoard {
   #clock;
   /** When a tier that loads or is provisioned was first seen so, by its name, ms. @type {Map<TierName, number>} */
   #startingSince = new Map();
+  #drawn = "";
 
   /**
    * @param {HTMLElement} where
@@ -30,6 +31,11 @@ export class TierBoard {
    * @param {TierName | string | null} picked the tier that the dial points at
    */
   draw(tiers, picked) {
+    const starting = tiers.some(({ state }) => state === "loading" || state === "provisioning");
+    // What did not change is not drawn anew, so that a selection and a tooltip stay. A start moves on by itself.
+    const drawing = JSON.stringify([tiers, picked, starting && this.#clock()]);
+    if (drawing === this.#drawn) return;
+    this.#drawn = drawing;
     this.#where.style.setProperty("--bands", tiers.map(({ power }) => `${power[1] - power[0] + 1}fr`).join(" "));
     this.#where.replaceChildren(...tiers.map((tier) => this.#card(tier, tier.name === picked)));
   }

@@ -75,7 +75,7 @@ function took(answer) {
 
 /** @param {Answer} answer */
 function ending(answer) {
-  return answer.metrics?.finish_reason === "length" ? ", cut at the most tokens" : "";
+  return answer.metrics?.finish_reason === "length" ? ", stopped at the token limit" : "";
 }
 
 /** @param {Pick<Tier, "gpu" | "gpus">} tier */

@@ -127,6 +127,24 @@ def test_the_history_of_this_visit_shows_an_answer_again_and_adds_up(visit: Visi
     expect(visit.element("history-empty")).to_be_visible()  # it was in memory only
 
 
+def test_an_earlier_answer_is_read_while_another_one_comes(visit: Visit) -> None:
+    visit.ask("First. stub:tokens=10")
+    visit.wait_for("done")
+    visit.ask("Second. stub:rate=40 stub:tokens=120")
+    visit.wait_for("streaming")
+    entries = visit.page.locator("#history button")
+    expect(entries.nth(0)).to_contain_text("under way")
+    entries.nth(1).click()
+    expect(visit.element("asked")).to_have_text("First. stub:tokens=10")
+    visit.wait_for("done")
+    expect(visit.element("stop")).to_be_visible()  # of the other one
+
+    entries.nth(0).click()
+    expect(visit.element("asked")).to_have_text("Second. stub:rate=40 stub:tokens=120")
+    expect(visit.page.locator('[data-figure="tokens"] strong')).to_have_text("120")
+    expect(entries.nth(0)).not_to_contain_text("under way")
+
+
 def test_stop_ends_the_request_in_the_engine(visit: Visit, server: PageServer) -> None:
     visit.ask("A long one. stub:rate=20 stub:tokens=2000")
     visit.wait_for("streaming")
