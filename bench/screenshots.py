@@ -10,6 +10,7 @@ Debian's chromium (`make tools`) and the packages of requirements/dev.txt.
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from bench.load.client import HOST
@@ -69,19 +71,26 @@ def ask(page: Page) -> None:
 
 def take(browser: Browser, url: str, folder: Path) -> None:
     """Take both pictures."""
-    page = opened(browser, url, "light", 1340, 1130, 1)
+    page = opened(browser, url, "light", 1340, 1210, 1)
     ask(page)
-    shown = f"Number(document.querySelector('[data-figure=tokens] strong').textContent) >= {SHOWN_AFTER}"
-    page.wait_for_function(f"document.querySelector('#phase').dataset.phase === 'streaming' && {shown}")
-    page.eval_on_selector("#prompt", "prompt => prompt.blur()")
-    page.screenshot(path=folder / "page.png")
+    tokens = page.locator('[data-figure="tokens"] strong')
+    page.wait_for_selector('#phase[data-phase="streaming"]')
+    while int(tokens.inner_text()) < SHOWN_AFTER:
+        page.wait_for_timeout(100)
+    shoot(page, folder / "page.png")
     page.click("#stop")
 
-    page = opened(browser, url, "dark", 390, 844, 1.5)
+    page = opened(browser, url, "dark", 390, 1150, 1.5)
     ask(page)
     page.wait_for_selector('#phase[data-phase="done"]')
-    page.eval_on_selector("#answer", "answer => answer.closest('section').scrollIntoView()")
-    page.screenshot(path=folder / "page-phone.png")
+    shoot(page, folder / "page-phone.png")
+
+
+def shoot(page: Page, path: Path) -> None:
+    """Write a small picture: few colours are enough for a page."""
+    page.eval_on_selector("#prompt", "prompt => prompt.blur()")
+    with Image.open(io.BytesIO(page.screenshot())) as picture:
+        picture.convert("RGB").quantize(128).save(path, optimize=True)
 
 
 def main() -> None:

@@ -32,7 +32,6 @@ HEADERS: Final = {
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     # A browser asks each time whether its copy is still the right one, so that a new version is seen at once.
     "cache-control": "no-cache",

@@ -2,6 +2,8 @@
 
 import { element } from "./dom.js";
 
+/** @import {Answer} from "./state.js" */
+
 const SENTENCE = /[\s\S]*?(?:[.!?…](?=\s)|[。！？]|\n)\s*/y;
 const KEPT = 40;
 
@@ -46,14 +48,15 @@ export class Announcer {
   }
 
   /**
-   * Says the sentences that are finished, at most once a second: a fast answer is not chopped up.
+   * Says the sentences that are finished, at most once a second: a fast answer is not chopped up. At its end, all.
    *
-   * @param {string} text the answer so far
+   * @param {Answer} answer
    * @param {number} nowMs
-   * @param {boolean} ended whether the rest is said too
    */
-  follow(text, nowMs, ended) {
+  follow(answer, nowMs) {
+    const { ended } = answer;
     if (!ended && nowMs - this.#saidMs < 1000) return;
+    const { text } = answer;
     if (this.#upTo > text.length) this.#upTo = 0; // the text was withdrawn
     const { said, upTo } = finishedSentences(text, this.#upTo);
     const rest = ended ? text.slice(upTo).trim() : "";

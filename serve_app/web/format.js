@@ -36,13 +36,15 @@ export function duration(ms) {
 }
 
 /**
- * Money, also far under a cent.
+ * Money: two decimals from a cent on, and as many as it takes far under one.
  *
  * @param {number | null | undefined} usd
  */
 export function money(usd) {
   if (usd === null || usd === undefined) return UNKNOWN;
-  return `${sign(usd)}$${figure(Math.abs(usd))}`;
+  const size = Math.abs(usd);
+  const words = size >= 0.01 ? size.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : figure(size);
+  return `${sign(usd)}$${words}`;
 }
 
 /**

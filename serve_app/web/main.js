@@ -132,7 +132,7 @@ async function run(request) {
       const state = answer.phase === "waiting" ? (answer.waits.at(-1)?.status.state ?? "") : answer.phase;
       if (state !== said && !answer.ended) announcer.say(phaseWords(answer));
       said = state;
-      announcer.follow(answer.text, now(), answer.ended);
+      announcer.follow(answer, now());
       drawSoon();
     }
     answer.close(now());
@@ -142,7 +142,7 @@ async function run(request) {
     else throw error;
   } finally {
     clearInterval(live);
-    announcer.follow(answer.text, now(), true);
+    announcer.follow(answer, now());
     announcer.say([phaseWords(answer), answer.trouble?.message].filter(Boolean).join(". "));
     running = null;
     setRunning(false);

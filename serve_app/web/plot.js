@@ -23,7 +23,6 @@ export class Plot {
     this.#where = where;
     const redraw = () => this.#charts.forEach(({ plot }) => plot.redraw(false));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    new ResizeObserver(() => this.#charts.forEach(({ plot }) => plot.setSize(this.#size()))).observe(where);
   }
 
   /**
@@ -46,10 +45,6 @@ export class Plot {
     if (answer.ended) this.#where.setAttribute("aria-label", summary(answer, points));
   }
 
-  #size() {
-    return { width: Math.max(160, this.#where.clientWidth), height: HEIGHT };
-  }
-
   /** @param {Curves} curves @returns {Chart} */
   #chart({ scales, axes, lines }) {
     const keys = lines.map(({ key, second }) => element("span", { class: second ? "key second" : "key" }, key));
@@ -57,7 +52,7 @@ export class Plot {
     this.#where.append(chart);
     /** @type {uPlot.Options} */
     const options = {
-      ...this.#size(),
+      ...size(chart),
       scales: { x: { time: false }, ...scales },
       axes: [SECONDS, ...axes],
       series: [{}, ...lines.map(({ series }) => series)],
@@ -74,8 +69,15 @@ export class Plot {
         ],
       },
     };
-    return { chart, plot: new uPlot(options, [[], ...lines.map(() => [])], chart) };
+    const plot = new uPlot(options, [[], ...lines.map(() => [])], chart);
+    new ResizeObserver(() => plot.setSize(size(chart))).observe(chart);
+    return { chart, plot };
   }
+}
+
+/** @param {HTMLElement} chart */
+function size(chart) {
+  return { width: Math.max(160, chart.clientWidth), height: HEIGHT };
 }
 
 /** @typedef {{chart: HTMLElement, plot: uPlot}} Chart */

@@ -72,7 +72,7 @@ function rows(tier, metrics) {
       ),
     );
   }
-  const runs = tier.past_runs >= 1 ? `by ${counted(Math.round(tier.past_runs), "past run")}` : "by the profile's figures";
+  const runs = tier.past_runs >= 1 ? `from ${counted(Math.round(tier.past_runs), "past run")}` : "from the profile's figures";
   const note = tier.taken ? `answers; expected ${runs}` : `${tier.warm ? "" : "cold; "}${tier.why_not ?? ""}`;
   made.push(element("tr", { class: "because" }, element("td", { colspan: 5 }, note)));
   return made;

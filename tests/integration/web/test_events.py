@@ -60,6 +60,20 @@ def test_html_in_an_answer_is_text(visit: Visit, server: PageServer) -> None:
     assert visit.page.locator("main img, main a, main script").count() == 0
 
 
+CODE = "So:\n```python\nx = 1\n\n  y = `2`\n```\nThat is all. ```no``` ```\n"
+
+
+def test_code_between_fences_is_shown_as_code_and_no_character_is_lost(visit: Visit, server: PageServer) -> None:
+    letters = [token(letter, accepted=at % 3 == 0, k=2) for at, letter in enumerate(CODE)]
+    server.door.scripts["code"] = [opening(server), *letters, closing(server)]
+    visit.ask("script:code")
+    visit.wait_for("done")
+    assert visit.element("answer").text_content() == CODE
+    assert visit.page.locator("#answer code").all_text_contents() == ["x = 1\n\n  y = `2`\n```\n"]
+    marked = "".join(visit.page.locator("#answer .drafted").all_text_contents())
+    assert marked == CODE[::3]
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [("heuristic", "the router"), ("claude", "Claude"), ("agent", "the router's agent"), ("new", "new")],
@@ -134,7 +148,7 @@ def test_an_escalation_marks_a_seam_and_another_tier_goes_on(visit: Visit, serve
     ]  # fmt: skip
     visit.ask("script:climb")
     visit.wait_for("done")
-    assert visit.page.locator("#answer span").all_inner_texts() == ["Well, ", "done."]
+    assert visit.page.locator("#answer span:not(.seam)").all_inner_texts() == ["Well, ", "done."]
     expect(visit.page.locator("#answer .seam")).to_have_text("ultra goes on for eco at token 1: it repeated itself")
     expect(visit.element("why-title")).to_have_text("Why ultra")
     assert "ultra takes over from eco at token 1" in happened(visit)
@@ -148,7 +162,7 @@ def test_an_escalation_that_rewrites_withdraws_the_text_before(visit: Visit, ser
     ]  # fmt: skip
     visit.ask("script:anew")
     visit.wait_for("done")
-    assert visit.page.locator("#answer span").all_inner_texts() == ["Right."]
+    assert visit.page.locator("#answer span:not(.seam)").all_inner_texts() == ["Right."]
     expect(visit.page.locator("#answer .seam")).to_have_text(re.compile("^ultra begins the answer anew"))
 
 
