@@ -39,6 +39,8 @@ let tiers = null;
 let shown = null;
 /** The answer under way. @type {{answer: Answer, began: number, abort: AbortController} | null} */
 let running = null;
+/** The answer that was drawn last. @type {Answer | null} */
+let drawn = null;
 let drawAsked = false;
 
 const board = new TierBoard(byId("tiers", HTMLElement));
@@ -78,12 +80,14 @@ function draw() {
   if (!shown) return;
   const answer = shown;
   const nowMs = running?.answer === answer ? performance.now() - running.began : (answer.endedMs ?? 0);
-  const follows = answerBox.scrollHeight - answerBox.scrollTop - answerBox.clientHeight < 24;
+  // Whoever reads at the end stays there; whoever has scrolled up stays too.
+  const follows = drawn === answer && answerBox.scrollHeight - answerBox.scrollTop - answerBox.clientHeight < 24;
   empty.hidden = true;
   asked.hidden = answerBox.hidden = figuresBox.hidden = false;
   setText(asked, answer.request.prompt);
   text.draw(answer);
-  if (follows && !answer.ended) answerBox.scrollTop = answerBox.scrollHeight;
+  if (follows) answerBox.scrollTop = answerBox.scrollHeight;
+  drawn = answer;
   setText(phase, phaseWords(answer));
   phase.dataset.phase = answer.phase;
   legend.hidden = !marks.checked || !answer.draftedTokens;
@@ -139,7 +143,10 @@ async function run(request) {
   } catch (error) {
     if (abort.signal.aborted) answer.stop(now());
     else if (error instanceof RequestError) answer.fail(error, now());
-    else throw error;
+    else {
+      answer.fail({ code: "page_failed", message: "The page itself failed; its console says why.", retryable: true }, now());
+      throw error;
+    }
   } finally {
     clearInterval(live);
     announcer.follow(answer, now());

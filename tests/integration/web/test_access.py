@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,24 @@ def test_200_tokens_a_second_are_shown_without_falling_behind(visit: Visit) -> N
     assert 6000 <= took_ms < 6000 + BEHIND_MS
     assert 20 < visit.page.evaluate("window.drawings") < 60 * took_ms / 1000  # once a frame, not once a token
     assert visit.page.locator("#answer span").count() < 1200 / 2
+
+
+def test_a_long_answer_is_followed_unless_the_reader_has_scrolled_up(visit: Visit) -> None:
+    scrolled = "answer => answer.scrollHeight - answer.scrollTop - answer.clientHeight"
+    answer = visit.element("answer")
+    visit.set_power(10)
+    visit.set_option("max_tokens", "900")
+    visit.ask("Hello. stub:rate=300")
+    visit.wait_for("done")
+    assert answer.evaluate("answer => answer.scrollTop") > 0
+    assert answer.evaluate(scrolled) < 2
+
+    visit.ask("Hello. stub:rate=200")
+    visit.page.wait_for_selector("#answer:not(:empty)")
+    expect(visit.page.locator('[data-figure="tokens"] strong')).to_have_text(re.compile("^[4-8]..$"))
+    answer.evaluate("answer => { answer.scrollTop = 5; }")
+    visit.wait_for("done")
+    assert answer.evaluate("answer => answer.scrollTop") == 5
 
 
 def test_an_answer_that_comes_all_at_once_is_shown(visit: Visit) -> None:
