@@ -51,6 +51,11 @@ def test_a_chat_streams_with_usage_at_the_end(client: openai.OpenAI) -> None:
         assert took["tier"] == "eco"
         assert took["busy_s"] > 0
         assert took["energy"]["wh"] > 0
+        assert (took["energy"]["source"], took["energy"]["reason"]) == (
+            "modelled",
+            "no GPU: a CPU has no energy counter",
+        )
+        assert 1 <= took["mean_batch"] < 1.2, "it was alone on its engine"
     finishes = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
     assert [reason for reason in finishes if reason] == [whole.choices[0].finish_reason]
 
