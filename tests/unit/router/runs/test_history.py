@@ -50,6 +50,11 @@ def test_several_runs_have_mean_deviation_and_shares() -> None:
     assert summary.finish_reasons == pytest.approx({"stop": 0.5, "length": 0.5})
 
 
+def test_a_summary_says_how_many_runs_had_their_energy_measured() -> None:
+    runs = [run(energy_is_measured=True), run(energy_is_measured=True), run(), run()]
+    assert mean(record(*runs).summaries(0.0)["eco"].all.energy_measured) == pytest.approx(0.5)
+
+
 def test_each_tier_and_category_has_its_own_runs_and_a_tier_has_all_of_them() -> None:
     summaries = record(run(ttft_ms=100), run(category="code", ttft_ms=500), run("ultra", ttft_ms=7)).summaries(0.0)
     assert set(summaries) == {"eco", "ultra"}

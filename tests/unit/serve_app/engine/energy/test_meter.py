@@ -253,3 +253,39 @@ def test_an_engine_that_stops_lets_the_others_go_on_at_once(tmp_path: Path) -> N
     world.run(10)
     grown_j += world.grown["GPU-1"]
     assert sum(drawn(other).values()) - before_j == pytest.approx(grown_j, rel=0.2)
+
+
+@pytest.mark.parametrize(("busy_s", "pause_s"), [(0.05, 3.0), (0.05, 0.5), (0.5, 3.0), (0.5, 0.2)])
+def test_short_answers_are_billed_right_by_a_counter_that_moves_ten_times_a_second(
+    tmp_path: Path, busy_s: float, pause_s: float
+) -> None:
+    """300 W while it works and 60 W while it rests, in steps of 10 ms; answers come at random."""
+    chance = random.Random(1)
+    world = World(tmp_path)
+    engine = world.add("a", "GPU-1")
+    drawn_j = world.counters["GPU-1"]
+    starts, ends = 200, 0
+    owed_s, watts = 0.0, []
+    for step in range(100_000):
+        world.now_s += 0.01
+        if step == starts:
+            ends = step + round(100 * busy_s)
+            starts = ends + 1 + round(100 * chance.expovariate(1 / pause_s))
+        working = step < ends
+        drawn_j += 0.01 * (300 if working else IDLE_W)
+        if working:
+            engine.busy_s += 0.01
+            owed_s += 0.01
+        elif owed_s:
+            bill = engine.meter.bill(owed_s, 0.0, engine.busy_s)
+            watts.append(None if bill.busy_j is None else bill.busy_j / owed_s)
+            owed_s = 0.0
+        if step % 10 == 3:
+            world.counters["GPU-1"] = drawn_j
+        if step % 100 == 77:
+            measure(engine)
+    late = [each for each in watts[len(watts) // 3 :] if each is not None]
+    assert len(late) > 0.6 * len(watts)
+    assert sum(late) / len(late) == pytest.approx(300, rel=0.03)
+    assert min(late) > 0.9 * 300
+    assert max(late) < 1.1 * 300
