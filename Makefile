@@ -128,7 +128,7 @@ $(VENV)/.installed-debian: requirements/debian.txt | $(BIN)/pip
 
 # After a change of versions, once with the environment of each Python (3.11 and 3.12).
 hashes: | $(BIN)/pip
-	$(BIN)/python -m cluster.deploy.hashes requirements/*.txt
+	$(BIN)/python -m cluster.deploy.hashes $(filter-out %/debian.txt,$(wildcard requirements/*.txt))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

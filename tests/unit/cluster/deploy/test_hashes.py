@@ -10,7 +10,8 @@ import pytest
 from cluster.deploy.hashes import hashes_in, pins, with_hashes
 from tests.support.manifests import ROOT
 
-LISTS = sorted((ROOT / "requirements").glob("*.txt"))
+# apt checks Debian's packages by their own signatures.
+LISTS = sorted(path for path in (ROOT / "requirements").glob("*.txt") if path.name != "debian.txt")
 A, B = "a" * 64, "b" * 64
 
 
