@@ -76,15 +76,20 @@ class _Watts:
 
 
 class EnergyLedger:
-    """Joules of one engine, as its counters showed them, and as they were billed; it begins with the engine."""
+    """Joules of one engine, as its counters showed them, and as they were billed.
 
-    def __init__(self) -> None:
+    Args:
+        busy_s: how long the engine has been busy by then, s: with its first answer, which shows that it works.
+        left_s: the part of that for which no answer pays, s.
+    """
+
+    def __init__(self, busy_s: float = 0.0, left_s: float = 0.0) -> None:
         self._active, self._idle = _Watts(), _Watts()
         self._measured_j = 0.0  # active joules, and assumed ones of busy time that could not be measured
-        self._measured_s = 0.0  # their busy time
+        self._began_s = self._measured_s = busy_s  # up to which busy time they are
         self._paid_j = 0.0
-        self._paid_s = 0.0
-        self._left_s = 0.0
+        self._paid_s = busy_s
+        self._left_s = left_s
         self.billed_j = 0.0
         """Joules of all answers that were billed by measurement."""
         self.aside_j = 0.0
@@ -123,7 +128,7 @@ class EnergyLedger:
         after = self.active_watts
         if before is None and after is not None:
             # What was billed before, by the model, takes the joules that it really took.
-            self.aside_j = self._paid_j = after * self._paid_s
+            self.aside_j = self._paid_j = after * (self._paid_s - self._began_s)
 
     def skip(self, busy_s: float) -> None:
         """Take in busy time that could not be measured: it is taken to be like that before."""

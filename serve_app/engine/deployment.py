@@ -190,7 +190,14 @@ class EngineDeployment:
 
         part = min(1.0, tier.gpus)
         share = Share(f"{self._tier_name}/{self._replica_id}", part, tier.idle_watts / tier.gpus)
-        meter = EnergyMeter(share, lambda: NvmlCounters(tier.gpus), shared_folder())
+        totals = self._engine.totals()
+        meter = EnergyMeter(
+            share,
+            lambda: NvmlCounters(tier.gpus),
+            shared_folder(),
+            busy_s=self._engine.busy_now_s(),
+            left_s=totals.left_s + totals.late_s,
+        )
         self._engine.use_meter(meter)
         return meter
 

@@ -74,6 +74,8 @@ class EnergyMeter:
         share: of its cards.
         open_counters: finds its cards' counters; raises `CounterError`. Called again after a failure.
         folder: of the cards' files.
+        busy_s: how long the engine has been busy by now, s; no answer of it is under way.
+        left_s: the part of that for which no answer pays, s.
         clock: monotonic, s.
     """
 
@@ -82,6 +84,9 @@ class EnergyMeter:
         share: Share,
         open_counters: Callable[[], Counters],
         folder: Path,
+        *,
+        busy_s: float = 0.0,
+        left_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._share = share
@@ -90,8 +95,8 @@ class EnergyMeter:
         self._clock = clock
         self._counters: Counters | None = None
         self._seen: dict[str, _Seen] = {}
-        self._busy_s = 0.0  # up to which joules or time were taken in
-        self.ledger = EnergyLedger()
+        self._busy_s = busy_s  # up to which joules or time were taken in
+        self.ledger = EnergyLedger(busy_s, left_s)
         self.reason: str | None = "nothing was read yet"
         """Why the counters cannot be read; None: they can."""
         self._active_j = self._idle_j = 0.0

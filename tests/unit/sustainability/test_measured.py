@@ -35,6 +35,16 @@ def test_before_a_second_was_measured_answers_are_billed_by_the_model_and_take_t
     assert busy_j(ledger, 0.1, 1.0) == pytest.approx(30)
 
 
+def test_what_the_engine_did_before_it_was_measured_is_nobodys() -> None:
+    """Its first answer, which shows that it works: it was busy for 2 s, and no answer is billed for them."""
+    ledger = EnergyLedger(busy_s=2.0, left_s=0.5)
+    ledger.observe(300.0, 0.0, 1.0, 0.0)
+    ledger.lose(0.5, 3.0)
+    assert ledger.aside_j == 0
+    assert busy_j(ledger, 1.0, 3.0) == pytest.approx(300)
+    assert ledger.owed_j == pytest.approx(0)
+
+
 def test_an_answer_pays_its_busy_time_at_the_watts_of_the_last_seconds_without_waiting() -> None:
     ledger = warm(300.0)
     assert busy_j(ledger, 0.4, 5.4) == pytest.approx(0.4 * 300)

@@ -22,6 +22,8 @@ def deployment(**tier: object) -> Mock:
     replica = Mock(spec=EngineDeployment)
     replica._config = config.model_copy(update={"tiers": config.tiers | {"eco": eco}})
     replica._tier_name, replica._replica_id, replica._engine = "eco", "r1", Mock()
+    replica._engine.busy_now_s.return_value = 0.5
+    replica._engine.totals.return_value = Totals(0.5)
     return replica
 
 
