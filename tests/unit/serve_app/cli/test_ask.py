@@ -251,7 +251,9 @@ def test_ctrl_c_ends_the_request_on_the_server_and_is_exit_code_130(serve: Calla
     async def answer(_: Request) -> Response:
         return StreamingResponse(forever(), media_type="text/event-stream")
 
-    command = [sys.executable, "-m", "serve_app", "ask", "Hi", "--url", serve(answer)]
+    # A job in the background of a shell, as these tests may be, has its SIGINT ignored, and its children too.
+    heeding = ["env", "--default-signal=INT"]
+    command = [*heeding, sys.executable, "-m", "serve_app", "ask", "Hi", "--url", serve(answer)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None
