@@ -198,6 +198,8 @@ export class Answer {
 
 /** Over how long the rate and the acceptance of a moment are taken, ms. */
 const WINDOW_MS = 1000;
+/** Tokens that came within less time have no rate: they came in one piece. */
+const LEAST_MS = 100;
 
 /**
  * Tokens per second, the share of drafts that were accepted, and drafts per step, over the answer.
@@ -244,7 +246,7 @@ function count(sum, step, by) {
  *
  * @param {readonly Step[]} steps
  * @param {number} nowMs
- * @returns {number | null} null before there are two steps
+ * @returns {number | null} null before it can be told
  */
 export function liveRate(steps, nowMs) {
   if (steps.length < 2) return null;
@@ -253,5 +255,5 @@ export function liveRate(steps, nowMs) {
   while (from > 0 && steps[from - 1].atMs > nowMs - WINDOW_MS) tokens += steps[--from].tokens;
   if (from > 0) return (tokens * 1000) / WINDOW_MS;
   const sinceMs = nowMs - steps[0].atMs;
-  return sinceMs > 0 ? ((tokens - steps[0].tokens) * 1000) / sinceMs : null;
+  return sinceMs >= LEAST_MS ? ((tokens - steps[0].tokens) * 1000) / sinceMs : null;
 }

@@ -117,7 +117,7 @@ function stepWords({ step, result, duration_ms }) {
   const took = duration(duration_ms);
   switch (step) {
     case "classify_prompt":
-      return { what: `Rated: ${result.category}, difficulty ${result.difficulty} of 10`, detail: `${result.reasons.join("; ")} (${took})` };
+      return { what: `Rated: ${result.category.replaceAll("_", " ")}, difficulty ${result.difficulty} of 10`, detail: `${result.reasons.join("; ")} (${took})` };
     case "goal":
       return { what: `Goal: ${result.goal}`, detail: result.reason };
     case "availability":
