@@ -1,4 +1,4 @@
-// What is known of one answer, from its events. No DOM and no clock: tests/web/state.test.js runs it alone.
+// What is known of one answer, from its events. No DOM and no clock.
 
 /** @import {Config, Decision, Escalation, InferenceRequest, KnownEvent, Metrics, Reasoning, Status, Trace} from "./types.js" */
 /** @import {StreamEvent} from "./stream.js" */
