@@ -136,7 +136,7 @@ const DRAFTS = {
   scales: { share: { range: [0, 1] }, k: fromZero(Math.ceil) },
   axes: [axis("share", percent, "left"), { ...axis("k", figure, "right"), incrs: [1, 2, 4, 8, 16] }],
   lines: [
-    { key: "accepted", words: percent, series: { ...LINE, scale: "share", stroke: colour("accent") } },
+    { key: "accepted", words: percent, series: { ...LINE, scale: "share", stroke: colour("accent"), spanGaps: true } },
     {
       key: "drafts a step (K)",
       second: true,

@@ -196,8 +196,9 @@ export class Answer {
   }
 }
 
-/** Over how long the rate and the acceptance of a moment are taken, ms. */
+/** Over how long the rate and the acceptance of a moment are taken, ms; in the course of a long answer over this part of it. */
 const WINDOW_MS = 1000;
+const WINDOW_PART = 1 / 12;
 /** Tokens that came within less time have no rate: they came in one piece. */
 const LEAST_MS = 100;
 
@@ -214,15 +215,16 @@ export function course(steps, everyMs) {
   if (!steps.length) return points;
   const firstMs = steps[0].atMs;
   const lastMs = steps[steps.length - 1].atMs;
+  const windowMs = Math.max(WINDOW_MS, (lastMs - firstMs) * WINDOW_PART);
   let from = 0;
   let to = 0;
   const sum = { tokens: 0, k: 0, accepted: 0 };
   for (let point = 1; ; point += 1) {
     const atMs = Math.min(firstMs + point * everyMs, lastMs);
     for (; to < steps.length && steps[to].atMs <= atMs; to += 1) count(sum, steps[to], 1);
-    for (; from < to && steps[from].atMs <= atMs - WINDOW_MS; from += 1) count(sum, steps[from], -1);
-    // In the first second the window begins with the first token, which itself took no time since.
-    const sinceMs = Math.min(WINDOW_MS, atMs - firstMs);
+    for (; from < to && steps[from].atMs <= atMs - windowMs; from += 1) count(sum, steps[from], -1);
+    // At first the window begins with the first token, which itself took no time since.
+    const sinceMs = Math.min(windowMs, atMs - firstMs);
     const begun = from === 0 ? steps[0].tokens : 0;
     if (sinceMs > 0) {
       points.s.push(atMs / 1000);

@@ -120,6 +120,12 @@ def test_acceptance_and_depth_are_those_of_the_last_second(page: Page) -> None:
     assert points["k"][18] == pytest.approx(2)
 
 
+def test_a_long_answer_is_shown_by_twelfths(page: Page) -> None:
+    slow = steps(121, 1000)
+    points = call(page, "state", "course", slow, 500)
+    assert points["rate"][19:] == pytest.approx([1.0] * (240 - 19), rel=0.06)  # steps fall into ten seconds
+
+
 @pytest.mark.parametrize("made", [[], steps(1, 100), steps(5, 0)], ids=["no step", "one step", "all at once"])
 def test_an_answer_in_one_piece_has_no_course_and_no_speed(page: Page, made: list[Call]) -> None:
     assert len(call(page, "state", "course", made, 100)["s"]) < 2
