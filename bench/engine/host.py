@@ -32,7 +32,7 @@ from router.spec_params import SpecParams
 from serve_app.api.errors import Failure
 from serve_app.engine.energy.card_file import shared_folder
 from serve_app.engine.energy.meter import EnergyMeter, Share
-from serve_app.engine.interface import EngineError, EngineItem, Finished, GenerationRequest
+from serve_app.engine.interface import EngineError, EngineItem, Finished, GenerationRequest, TokenStep
 from serve_app.engine.stream_items import http_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
 from serve_app.engine.vllm.nvml import NvmlCounters
@@ -156,11 +156,11 @@ class Round:
     ) -> None:
         async for item in items:
             self.taken.set()
-            if isinstance(item, list):
-                reply["arrivals"].append((time.monotonic() - began_s, len(item)))
-                reply["token_ids"] += [token.token_id for token in item]
-                reply["accepted"] += [token.spec_accepted for token in item]
-                reply["text"] += "".join(token.text for token in item)
+            if isinstance(item, TokenStep):
+                reply["arrivals"].append((time.monotonic() - began_s, len(item.tokens)))
+                reply["token_ids"] += [token.token_id for token in item.tokens]
+                reply["accepted"] += [token.spec_accepted for token in item.tokens]
+                reply["text"] += "".join(token.text for token in item.tokens)
                 if len(reply["token_ids"]) >= ORDER_AFTER:
                     self.under_way.set()
                 if ask["leave_after"] is not None and len(reply["token_ids"]) >= ask["leave_after"]:

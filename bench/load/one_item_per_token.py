@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 from cluster.profiles.reading import load_profile
 from router.request import InferenceRequest
 from serve_app.api.sse import event, token_events
-from serve_app.engine.interface import GenerationRequest, plain_request
+from serve_app.engine.interface import GenerationRequest, TokenStep, plain_request
 from serve_app.engine.stub import StubEngine
 
 _MANY = 2048
@@ -33,8 +33,8 @@ class Engine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[bytes, None]:
         """Yield token events, then the terminal event."""
         async for item in self._engine.generate(request):
-            if isinstance(item, list):
-                for token in item:
+            if isinstance(item, TokenStep):
+                for token in item.tokens:
                     yield token_events([token])
         yield event("done", {})
 

@@ -204,6 +204,14 @@ PLANS: Final = Series(
 PLAN_DURATION: Final = Series(
     "power_lever_plan_duration_seconds", "histogram", "s", (), "Time of a plan.", "ingress", _PLAN
 )
+LOST: Final = Series(
+    "power_lever_lost_replicas_total",
+    "counter",
+    "requests",
+    ("tier", "code"),
+    "Requests whose replica was lost, by how, so that another one was asked to answer or to go on.",
+    "ingress",
+)
 LIMITS_BROKEN: Final = Series(
     "power_lever_plan_limits_broken_total",
     "counter",
@@ -374,7 +382,7 @@ SCALING_GAUGES: Final = {
 
 CATALOGUE: Final[tuple[Series, ...]] = (
     *(REQUESTS, OPEN_REQUESTS, REQUEST_DURATION, FIRST_TOKEN, EACH_TOKEN, TOKEN_USAGE),
-    *(PROMPT_TOKENS, COMPLETION_TOKENS, PLANS, PLAN_DURATION, LIMITS_BROKEN, ENERGY, WATER, CO2, COST),
+    *(PROMPT_TOKENS, COMPLETION_TOKENS, PLANS, PLAN_DURATION, LIMITS_BROKEN, LOST, ENERGY, WATER, CO2, COST),
     *(
         ENGINE_SECONDS,
         GPU_ENERGY,

@@ -31,8 +31,8 @@ class TierSlots:
         self._pool = pool
         self._open: Counter[TierName] = Counter()
 
-    def take(self, tier: TierName, sequences: int) -> Callable[[], None]:
-        """Take slots for a request of so many sequences.
+    def take(self, tier: TierName, sequences: int, *, at_any_rate: bool = False) -> Callable[[], None]:
+        """Take slots for a request of so many sequences; `at_any_rate`: for one that had them and goes on.
 
         Returns:
             A function that frees them, to be called once.
@@ -42,7 +42,7 @@ class TierSlots:
         """
         settings, running = self._tiers[tier], self._pool.observation.tier(tier).running
         slots = running * settings.max_ongoing_requests + settings.max_queued_requests
-        if self._open[tier] and self._open[tier] + sequences > slots:
+        if not at_any_rate and self._open[tier] and self._open[tier] + sequences > slots:
             raise self.full(tier)
         self._open[tier] += sequences
 

@@ -26,15 +26,16 @@ from serve_app.api.sse import (
     event,
     metrics_data,
     reasoning_event,
+    resumed_data,
     status_data,
     trace_event,
 )
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
-from serve_app.engine.interface import Admitted, Finished, GenerationRequest
+from serve_app.engine.interface import Admitted, Finished, GenerationRequest, TokenBatch
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
-from serve_app.transport.client import GenerationStream
+from serve_app.transport.resuming import Resumed, ResumingStream
 from serve_app.transport.stream import Tick
 
 logger = logging.getLogger("ray.serve")
@@ -69,7 +70,7 @@ class InferenceStream:
         request_id: for `config`, `done` and `error`.
         request: from the client.
         plan: the router's decision.
-        items: from the engine; closed with `events`.
+        items: from the engines; closed with `events`.
         config: limits, and the profile.
         pool: knows why a cold tier is not ready yet.
         arrived_s: monotonic clock at arrival, s.
@@ -82,7 +83,7 @@ class InferenceStream:
     request_id: str
     request: InferenceRequest
     plan: Plan
-    items: GenerationStream
+    items: ResumingStream
     config: AppConfig
     pool: PoolView
     arrived_s: float
@@ -162,12 +163,18 @@ class InferenceStream:
     async def _body(self) -> AsyncIterator[bytes]:
         while True:
             item = await self.items.get(PING_EVERY_S)
-            if isinstance(item, bytes):
+            if isinstance(item, TokenBatch):
                 self._raise_if_late()
+                if not item.events:  # a model's thoughts
+                    yield self._sign_of_life()
+                    continue
                 self._last_token_s = time.monotonic()
                 if self._first_token_s is None:
                     self._first_token_s = self._last_token_s
-                yield await self._joined(item)
+                yield await self._joined(item.events)
+            elif isinstance(item, Resumed):
+                if item.tokens:
+                    yield event("status", resumed_data(time.monotonic() - self.arrived_s, item.message))
             elif isinstance(item, Tick):
                 self._raise_if_late()
                 if self._hopeless:
@@ -187,10 +194,10 @@ class InferenceStream:
     async def _joined(self, first: bytes) -> bytes:
         """Return all token events that arrived while the client was being written to, as one piece."""
         pieces = [first]
-        while isinstance(self.items.peek(), bytes):
-            piece = await self.items.get(0)
-            assert isinstance(piece, bytes)
-            pieces.append(piece)
+        while isinstance(self.items.peek(), TokenBatch):
+            batch = await self.items.get(0)
+            assert isinstance(batch, TokenBatch)
+            pieces.append(batch.events)
         return b"".join(pieces)
 
     @property
@@ -257,6 +264,7 @@ class InferenceStream:
             admitted_s=self.arrived_s if self._admitted_s is None else self._admitted_s,
             first_token_s=self._first_token_s,
             ended_s=self._last_token_s or time.monotonic(),
+            legs=self.items.legs,
         )
         if self._agent_result is not None:
             metrics["agent"] = self._agent_result.metrics()

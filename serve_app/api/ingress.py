@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -67,6 +68,7 @@ from serve_app.pool.view import PoolView
 from serve_app.transport.channel import TokenChannel
 from serve_app.transport.client import GenerationStream, TierClient
 from serve_app.transport.ray_errors import RAY_ERRORS
+from serve_app.transport.resuming import RepeatingStream, ResumingStream
 from serve_app.transport.stream import LocalStream
 
 _V1: Final = {
@@ -110,7 +112,7 @@ class Ingress:
         self._counted = RequestMetrics(self._metrics.meter)
         self._log = RequestLog(Path(get_serve_logs_dir()), replica_id)
         self._background = (
-            *(self._pool.work, self._runs.work, self._decisions.work, self._channel.work, drain.work),
+            *(self._pool.work, self._runs.work, self._decisions.work, *self._channel.work, drain.work),
             self._metrics.reports.work,
         )
 
@@ -203,7 +205,11 @@ class Ingress:
             request_id,
             body,
             made,
-            self._stub(tier, call) if body.mock else self._tiers.generate(tier, call),
+            ResumingStream(
+                lambda resume: self._ask(tier, replace(call, resume=resume), stub=body.mock),
+                until_s=record.arrived_s + self._config.limits.request_timeout_s,
+                on_lost=record.lost.append,
+            ),
             self._config,
             self._pool,
             record.arrived_s,
@@ -228,8 +234,11 @@ class Ingress:
             return made, None
         return await self._advisor.advise(Case(request, made, self._config, observation))
 
-    def _stub(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
-        """Run the stub engine in this process, so that front-end development wakes no GPU. Prompts cannot steer it."""
+    def _ask(self, tier: TierName, request: GenerationRequest, *, stub: bool) -> GenerationStream:
+        """Ask a replica of a tier, or the stub engine in this process, so that front-end development wakes no GPU.
+        Prompts cannot steer that one."""
+        if not stub:
+            return self._tiers.generate(tier, request)
         engine = StubEngine(self._config.entry(tier, None), self._config.stub.tokens_per_s)
         return LocalStream(stream_items(engine, request))
 
@@ -252,7 +261,11 @@ class Ingress:
                 made,
                 request_id,
                 body.streaming,
-                self._tiers.http(made.tier, engine_call(request, body, made, request_id)),
+                RepeatingStream(
+                    partial(self._tiers.http, made.tier, engine_call(request, body, made, request_id)),
+                    until_s=record.arrived_s + limits.request_timeout_s,
+                    on_lost=record.lost.append,
+                ),
                 self._config,
                 self._pool,
                 record.arrived_s,

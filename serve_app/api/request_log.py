@@ -59,6 +59,7 @@ def line_of(record: RequestRecord) -> dict[str, Any]:
         "request_id": record.request_id,
         "route": record.route,
         "outcome": record.code,
+        "replicas_lost": len(record.lost),
         "mode": plan.mode if plan else None,
         "power": plan.power if plan else None,
         "tier": plan.tier if plan else None,

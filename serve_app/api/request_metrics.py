@@ -45,6 +45,8 @@ class RequestMetrics:
         tier, category = (plan.tier, plan.classification.category) if plan else (series.NONE, series.NONE)
         where = {"route": record.route, "tier": tier, "category": category, "code": code}
         self._meter.count(series.REQUESTS, 1, where)
+        for lost in record.lost:
+            self._meter.count(series.LOST, 1, {"tier": tier, "code": bounded("code", lost)})
         operation = {"tier": tier, "gen_ai_operation_name": series.ROUTES[record.route]}
         error = {"error_type": series.NONE if code == OK else code}
         self._meter.observe(series.REQUEST_DURATION, record.ended_s - record.arrived_s, operation | error)

@@ -35,6 +35,8 @@ class RequestRecord:
     ended_s: float = 0.0
     """Monotonic clock, s."""
     request_id: str = ""
+    lost: list[str] = field(default_factory=list)
+    """Codes of how replicas were lost that had the request, and another one was asked."""
     prompt: Any = None
     """What was asked, as JSON; only where the operator wants prompts in the log."""
 

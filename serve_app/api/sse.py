@@ -12,7 +12,7 @@ from router.plan import Plan
 from router.registry import Profile, Tier
 from router.trace_steps import TraceStep
 from serve_app.api.spec_view import planned_spec, used_spec
-from serve_app.engine.interface import Finished, Token
+from serve_app.engine.interface import Finished, Leg, Token
 from sustainability.factors import Place, place_of
 from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
 from sustainability.savings import savings
@@ -98,6 +98,16 @@ def status_data(state: TierState, waited_s: float, queued: bool) -> dict[str, An
     return {"state": name, "waited_s": round(waited_s, 3), "estimate_s": round(estimate_s, 3), "reason": state.reason}
 
 
+def resumed_data(waited_s: float, reason: str) -> dict[str, Any]:
+    """Return the data of the `status` event of an answer that another replica goes on with.
+
+    Args:
+        waited_s: time since the request arrived, s.
+        reason: why the one before was lost.
+    """
+    return {"state": "resumed", "waited_s": round(waited_s, 3), "estimate_s": 0.0, "reason": reason}
+
+
 def metrics_data(
     plan: Plan,
     profile: Profile,
@@ -107,6 +117,7 @@ def metrics_data(
     admitted_s: float,
     first_token_s: float | None,
     ended_s: float,
+    legs: Sequence[Leg] = (),
 ) -> dict[str, Any]:
     """Return the data of the `metrics` event.
 
@@ -122,6 +133,7 @@ def metrics_data(
         admitted_s: clock when the engine admitted it, s.
         first_token_s: clock when its first token came, s; None if there was none.
         ended_s: clock when its last token came, s.
+        legs: which replica gave which part; none is one.
     """
     tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
     engine_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
@@ -154,6 +166,7 @@ def metrics_data(
             **used_spec(spec),
         },
         "busy_s": round(finished.busy_s, 6),
+        "legs": [{"tier": plan.tier, **leg._asdict(), "busy_s": round(leg.busy_s, 6)} for leg in legs],
         "mean_batch": round(batch, 3),
         "energy": {
             "wh": used.energy_wh,

@@ -71,7 +71,7 @@ class Transcript:
     _in_line: bool = field(default=False, init=False)
     """Whether the answer's last line has no end yet."""
     _later: list[str] = field(default_factory=list, init=False)
-    """Reasons that came in the middle of the answer."""
+    """What was to be said in the middle of the answer's line."""
 
     def show(self, events: Iterator[Mapping[str, Any]]) -> int:
         """Show all events; return the exit code."""
@@ -112,7 +112,7 @@ class Transcript:
         line = waiting_line(data)
         if self.quiet:
             return
-        if not self._err.is_terminal:
+        if self._in_line or not self._err.is_terminal:
             self._note(line)
         elif self._waiting is None:
             self._waiting = self._err.status(line)

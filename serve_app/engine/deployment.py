@@ -8,10 +8,11 @@ a bounded drain.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from serve_app.engine.vllm.compat import VLLM_VERSION
 from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.transport.asgi_call import HttpCall
 from serve_app.transport.channel import ReplyTo, send_items
+from serve_app.transport.heartbeat import HeartbeatThread
 from serve_app.transport.ray_errors import RAY_ERRORS
 
 logger = logging.getLogger("ray.serve")
@@ -101,19 +103,27 @@ class EngineDeployment:
             *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._meter else ()),
             self._metrics.reports.work,
         )
+        self._heartbeat = HeartbeatThread()
+        self._heartbeat.start()
         await self._report_and_obey()
         for work in self._background:
             work.start()
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
         """Answer one request. Its items go over the token channel; `send_items` says what is returned."""
-        with self._signals.request(reply_to.called_s):
-            return await send_items(reply_to, stream_items(self._engine, request))
+        with self._answering(reply_to):
+            return await send_items(reply_to, self._replica_id, stream_items(self._engine, request))
 
     async def http(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
         """Answer one request of the `/v1` routes with the engine's own HTTP application; otherwise as `generate`."""
-        with self._signals.request(reply_to.called_s):
-            return await send_items(reply_to, http_items(self._engine, self._http, call))
+        with self._answering(reply_to):
+            return await send_items(reply_to, self._replica_id, http_items(self._engine, self._http, call))
+
+    @contextlib.contextmanager
+    def _answering(self, reply_to: ReplyTo) -> Iterator[None]:
+        """Count a request, and send the heartbeat to its ingress meanwhile."""
+        with self._signals.request(reply_to.called_s), self._heartbeat.stream_to(reply_to.beats(self._replica_id)):
+            yield
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load signals for the scaling policy; Serve calls this several times a second."""
@@ -135,6 +145,7 @@ class EngineDeployment:
             await self._metrics.reports.send_last()
             for work in self._background:
                 work.stop()
+            self._heartbeat.stop()
             async with card_to_itself(self._config.tiers[self._tier_name].gpus, at_most_s=_STOP_WAIT_S):
                 await self._engine.shutdown()
             if self._meter is not None:

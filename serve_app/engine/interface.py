@@ -1,13 +1,15 @@
 """The interface of an engine: the request that it takes and the items that it streams back.
 
-A stream is `Admitted`, then token steps, then exactly one of `Finished` and (raised) `EngineError`.
+A stream is `Admitted`, then token steps, then exactly one of `Finished` and (raised) `EngineError`. A request that
+resumes an answer streams only what follows; its `Finished` counts only that, but the whole prompt.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
@@ -33,6 +35,57 @@ class Token(NamedTuple):
     """Draft tokens that the engine step of this token verified; 0: none."""
 
 
+NOT_RESUMABLE: Final = "not_resumable"
+"""Code of the `EngineError` of an engine that would not give the answer which it is to resume. No client sees it."""
+ID_BYTES: Final = 4
+"""Bytes of a packed token id."""
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Return token ids as bytes, which travel and rest in less room."""
+    return array("I", ids).tobytes()
+
+
+def unpack_ids(packed: bytes | bytearray) -> list[int]:
+    """Return the token ids of `pack_ids`."""
+    return array("I", bytes(packed)).tolist()
+
+
+class TokenBatch(NamedTuple):
+    """What a replica streams of an answer at once."""
+
+    ids: bytes
+    """The token ids, packed: also of a thinking model's thoughts, which have no event."""
+    busy_s: float
+    """The request's share of the engine's busy time so far, s."""
+    events: bytes
+    """Whole `token` events; may be empty."""
+
+
+class TokenStep(NamedTuple):
+    """What an engine streams of an answer at once."""
+
+    tokens: list[Token]
+    """Of the answer."""
+    ids: list[int]
+    """Of all tokens, also of thoughts."""
+    busy_s: float
+    """The request's share of the engine's busy time so far, s."""
+
+
+class Resume(NamedTuple):
+    """Where an answer goes on that another replica began."""
+
+    entry: str
+    """Name of the chain entry that it served. Another model would give another answer."""
+    prompt_ids: bytes
+    """Tokens of the prompt, packed."""
+    delivered_ids: bytes
+    """Tokens that were given out, packed; not empty. The last one ends a character."""
+    attempt: int
+    """Counts from 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A request from the ingress to a tier's engine."""
@@ -52,6 +105,8 @@ class GenerationRequest:
     """Resolved."""
     category: str = DEFAULT_CATEGORY
     """The prompt's category: requests of one category are expected to be drafted alike."""
+    resume: Resume | None = None
+    """Where to go on; None: at the beginning."""
 
 
 def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: int) -> GenerationRequest:
@@ -73,6 +128,11 @@ def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: in
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """The engine has checked the request and takes it."""
+
+    entry: str = ""
+    """Name of the chain entry that it serves."""
+    prompt_ids: bytes = b""
+    """Tokens of the prompt, packed."""
 
 
 @dataclass(slots=True)
@@ -131,6 +191,18 @@ class Finished:
     """What was measured of it."""
 
 
+class Leg(NamedTuple):
+    """The part of an answer that one replica gave."""
+
+    entry: str
+    """The chain entry that the replica served."""
+    completion_tokens: int
+    busy_s: float
+    """Its share of the engine's busy time, s; of a lost replica as of its last token."""
+    ended_by: str
+    """`done`, or the code of the error that ended it."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRun:
     """What the engine did for one HTTP request whose answer is complete."""
@@ -174,7 +246,7 @@ class EngineStartError(Exception):
     """The engine of one chain entry could not be started; the message is the reason."""
 
 
-EngineItem = Admitted | list[Token] | Finished
+EngineItem = Admitted | TokenStep | Finished
 
 
 class Engine(Protocol):

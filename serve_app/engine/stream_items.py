@@ -13,23 +13,32 @@ from starlette.types import ASGIApp
 from serve_app.api.errors import Failure
 from serve_app.api.sse import token_events
 from serve_app.engine.http_runs import RunWatch
-from serve_app.engine.interface import Admitted, Engine, EngineError, Finished, GenerationRequest, HttpRun
+from serve_app.engine.interface import (
+    Admitted,
+    Engine,
+    EngineError,
+    Finished,
+    GenerationRequest,
+    HttpRun,
+    TokenBatch,
+    TokenStep,
+    pack_ids,
+)
 from serve_app.transport.asgi_call import HttpCall, ResponseStart, call_asgi
 
 logger = logging.getLogger("ray.serve")
 
-StreamItem = Admitted | bytes | Finished | Failure
-"""`bytes` are whole `token` events."""
+StreamItem = Admitted | TokenBatch | Finished | Failure
 _ERROR: Final = b'data: {"error"'
 """How vLLM's error event begins."""
 
 
 async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
-    """Stream one request: `Admitted`, token events, `Finished`. A `Failure` may come at any point, and is the last."""
+    """Stream one request: `Admitted`, tokens, `Finished`. A `Failure` may come at any point, and is the last."""
     try:
         async with contextlib.aclosing(engine.generate(request)) as items:
             async for item in items:
-                yield token_events(item) if isinstance(item, list) else item
+                yield _batch(item) if isinstance(item, TokenStep) else item
     except EngineError as error:
         yield Failure.of(error)
     except Exception:
@@ -97,6 +106,10 @@ async def refusals_first(
         raise watch.refusal
     for each in held:
         yield each
+
+
+def _batch(step: TokenStep) -> TokenBatch:
+    return TokenBatch(pack_ids(step.ids), step.busy_s, token_events(step.tokens))
 
 
 def _failure(engine: Engine) -> Failure:

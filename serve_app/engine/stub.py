@@ -26,7 +26,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +37,8 @@ from router.registry import ChainEntry, DraftsChoice
 from router.spec_params import SpecParams
 from serve_app.engine.energy.meter import Meter
 from serve_app.engine.interface import (
+    ID_BYTES,
+    NOT_RESUMABLE,
     Admitted,
     DraftCount,
     EngineError,
@@ -45,6 +47,8 @@ from serve_app.engine.interface import (
     Finished,
     GenerationRequest,
     Token,
+    TokenStep,
+    pack_ids,
 )
 from serve_app.engine.stub_http import stub_app
 from serve_app.engine.vllm.step_record import RequestRecord, StepRecord
@@ -184,7 +188,15 @@ class StubEngine:
             )
         limit = min(request.max_tokens, room)
         total = limit if todo.tokens is None else min(limit, todo.tokens)
-        yield Admitted()
+        prompt_ids = pack_ids([zlib.crc32(text.encode())] * prompt_tokens)
+        before = 0
+        if request.resume is not None:
+            if (request.resume.entry, request.resume.prompt_ids) != (self.entry.name, prompt_ids):
+                message = f"another replica of its tier serves {self.entry.name}, not {request.resume.entry}"
+                raise EngineError(NOT_RESUMABLE, message, status=503, retryable=True)
+            before = len(request.resume.delivered_ids) // ID_BYTES
+            todo = replace(todo, first=0.0, fail=None, die=None)  # its faults happened
+        yield Admitted(self.entry.name, prompt_ids)
 
         self._running.add(request.request_id)
         began_s = self.clock()
@@ -194,12 +206,14 @@ class StubEngine:
             record = RequestRecord()
             until = min(at for at in (total, todo.fail, todo.die) if at is not None)
             made, ended = 0, False
-            async for steps in self._paced(request, text, until, todo):
+            async for steps in self._paced(request, text, until, todo, before):
                 for step in steps:
                     self._count(request.category, step.record)
                     record.add(step.record, len(step.tokens))
                     made += len(step.tokens)
-                yield [token for step in steps for token in step.tokens]
+                tokens = [token for step in steps for token in step.tokens]
+                busy_s = self._shares.change(0, self.clock()) - before_s
+                yield TokenStep(tokens, [token.token_id for token in tokens], busy_s)
                 if ended := todo.until is not None and todo.until.exists():
                     break
             else:
@@ -232,14 +246,22 @@ class StubEngine:
         return spec.model_copy(update={"drafts": spec.drafts or default})
 
     async def _paced(
-        self, request: GenerationRequest, text: str, total: int, todo: _Directives
+        self, request: GenerationRequest, text: str, total: int, todo: _Directives, before: int
     ) -> AsyncIterator[list[_Step]]:
-        """Yield engine steps when they are due; several in one item when the consumer lags, as vLLM merges them."""
+        """Yield engine steps when they are due; several in one item when the consumer lags, as vLLM merges them.
+
+        Args:
+            request: what is asked.
+            text: what the answer depends on.
+            total: tokens of the whole answer.
+            todo: what steers it.
+            before: tokens of the answer that another replica gave.
+        """
         rate = self.tokens_per_s if todo.rate is None else todo.rate
         loop = asyncio.get_running_loop()
-        start, sent = loop.time(), 0
+        start, sent = loop.time() - (before / rate if rate else 0.0), before
         k = request.spec.most_drafts(self.entry.speculation)
-        steps = _steps(text, total, self._spec(request.spec), k, request)
+        steps = _steps(text, total, self._spec(request.spec), k, request, before)
         pending: list[_Step] = []
         for step in steps:
             pending.append(step)
@@ -316,12 +338,12 @@ class StubEngine:
         """Nothing to stop."""
 
 
-def _steps(text: str, total: int, spec: SpecParams, k: int, request: GenerationRequest) -> list[_Step]:
+def _steps(text: str, total: int, spec: SpecParams, k: int, request: GenerationRequest, before: int) -> list[_Step]:
     """Return engine steps. Step i accepts (seed + i) mod (k + 1) of k drafts, until tau stops them."""
     seed = zlib.crc32(text.encode())
     tau = LEARNED_TAU if spec.tau == "auto" else spec.tau or None
     steps: list[_Step] = []
-    made, drafted_before, accepted_before = 0, 0, 0
+    made, drafted_before, accepted_before = before, 0, 0
     while made < total:
         judged = len(steps) >= _JUDGED_STEPS and drafted_before
         stopped = tau is not None and judged and accepted_before / drafted_before < tau

@@ -27,6 +27,7 @@ from serve_app.engine.interface import (
     EngineItem,
     Finished,
     GenerationRequest,
+    TokenStep,
     plain_request,
 )
 
@@ -67,8 +68,8 @@ def stub_app(engine: _Generates, entry: ChainEntry) -> Starlette:
             return StreamingResponse(_events(form, items), media_type="text/event-stream")
         texts: list[str] = []
         async for item in items:
-            if isinstance(item, list):
-                texts += [token.text for token in item]
+            if isinstance(item, TokenStep):
+                texts += [token.text for token in item.tokens]
             elif isinstance(item, Finished):
                 end = item
         return JSONResponse(form.whole("".join(texts), end))
@@ -128,9 +129,9 @@ async def _events(form: _Form, items: AsyncIterator[EngineItem]) -> AsyncIterato
     yield form.begin()
     texts: list[str] = []
     async for item in items:
-        if isinstance(item, list):
-            texts += [token.text for token in item]
-            yield b"".join(form.token(token.text) for token in item)
+        if isinstance(item, TokenStep):
+            texts += [token.text for token in item.tokens]
+            yield b"".join(form.token(token.text) for token in item.tokens)
         elif isinstance(item, Finished):
             yield form.end("".join(texts), item)
 

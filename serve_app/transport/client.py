@@ -13,15 +13,15 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponse
 from router.registry import TierName
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
-from serve_app.engine.interface import Admitted, Finished, GenerationRequest, HttpRun
+from serve_app.engine.interface import Admitted, Finished, GenerationRequest, HttpRun, TokenBatch
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.channel import Item, TokenChannel
 from serve_app.transport.ray_errors import ray_errors_as
 from serve_app.transport.stream import ItemStream
 
-GenerationStream = ItemStream[Admitted | bytes | Finished]
-"""Items of `EngineDeployment.generate`; `bytes` are whole `token` events."""
+GenerationStream = ItemStream[Admitted | TokenBatch | Finished]
+"""Items of `EngineDeployment.generate`."""
 ResponseStream = ItemStream[ResponseStart | bytes | HttpRun]
 """Items of `EngineDeployment.http`; `bytes` are pieces of the response's body."""
 
@@ -52,16 +52,18 @@ class TierClient:
 
     def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
         """Send a request to a tier's engine."""
-        return cast(GenerationStream, self._call(tier, "generate", request))
+        return cast(GenerationStream, self._call(tier, "generate", request, resumes=request.resume is not None))
 
     def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
         """Send a request of the `/v1` routes to a tier's engine."""
         return cast(ResponseStream, self._call(tier, "http", call, call.sequences))
 
-    def _call(self, tier: TierName, method: str, argument: object, sequences: int = 1) -> ItemStream[Item]:
+    def _call(
+        self, tier: TierName, method: str, argument: object, sequences: int = 1, *, resumes: bool = False
+    ) -> ItemStream[Item]:
         stream = self._channel.open()
         try:
-            stream.on_end(self._slots.take(tier, sequences))
+            stream.on_end(self._slots.take(tier, sequences, at_any_rate=resumes))
         except ApiError as full:
             stream.end(full)
             return stream

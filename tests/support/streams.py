@@ -9,7 +9,20 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
+from serve_app.api.sse import token_events
+from serve_app.engine.interface import Token, TokenBatch, TokenStep, pack_ids
+
 ItemT = TypeVar("ItemT")
+
+
+def step(*tokens: Token) -> TokenStep:
+    """What an engine streams for an engine step of these tokens."""
+    return TokenStep(list(tokens), [token.token_id for token in tokens], 0.0)
+
+
+def batch(*tokens: Token) -> TokenBatch:
+    """What a replica streams of it."""
+    return TokenBatch(pack_ids(token.token_id for token in tokens), 0.0, token_events(tokens))
 
 
 @dataclass(frozen=True)

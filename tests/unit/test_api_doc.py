@@ -20,7 +20,7 @@ from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
 from serve_app.api.sse import config_data, metrics_data
 from serve_app.api.views import tiers_view
-from serve_app.engine.interface import DraftCount, Finished, SpecStats
+from serve_app.engine.interface import DraftCount, Finished, Leg, SpecStats
 from tests.support.app_config import app_config
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +68,7 @@ def metrics() -> dict[str, Any]:
         admitted_s=0.0,
         first_token_s=None,
         ended_s=1.0,
+        legs=[Leg("entry", 1, 0.5, "done")],
     )
     settings = AgentSettings()
     meter = Meter(settings.prices, settings.budget_usd)

@@ -32,7 +32,7 @@ from serve_app.engine.interface import HttpRun
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import ResponseStart
-from serve_app.transport.client import ResponseStream
+from serve_app.transport.resuming import RepeatingStream
 from serve_app.transport.stream import TICK
 
 _HOP_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
@@ -63,7 +63,7 @@ class V1Exchange:
     plan: Plan
     request_id: str
     streaming: bool
-    items: ResponseStream
+    items: RepeatingStream
     config: AppConfig
     pool: PoolView
     arrived_s: float

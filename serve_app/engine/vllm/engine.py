@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import time
+import zlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ from serve_app.api.spec_view import used_spec
 from serve_app.engine.energy.meter import Meter
 from serve_app.engine.http_runs import RunWatch, current_run
 from serve_app.engine.interface import (
+    NOT_RESUMABLE,
     Admitted,
     DraftCount,
     EngineError,
@@ -56,6 +58,11 @@ from serve_app.engine.interface import (
     EngineLoad,
     Finished,
     GenerationRequest,
+    Resume,
+    SpecStats,
+    TokenStep,
+    pack_ids,
+    unpack_ids,
 )
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
 from serve_app.engine.vllm.compat import check_interface
@@ -126,7 +133,9 @@ def start_vllm(
     watch_outputs(engine.output_processor, records, load)
     watch_refusals(engine)
     refuse_bad_grammars(engine.output_processor)
-    return VllmEngine(engine, args, entry, counters, records, load)
+    # V2 without drafts (`v1/worker/gpu/sample/gumbel.py`); V1 has a generator that goes on from step to step.
+    has_positions = runner == "v2" and entry.speculation is None
+    return VllmEngine(engine, args, entry, counters, records, load, has_positions)
 
 
 def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: OutputLoad) -> None:
@@ -245,6 +254,8 @@ class VllmEngine:
     _counters: list[_LoadCounter]
     _records: SpecRecords
     _output_load: OutputLoad
+    _noise_has_positions: bool
+    """Whether a seeded sample's noise depends on seed and position alone, and not on the steps before."""
     _drafts: DraftsChoice | None = None
     """As ordered last; None: as the entry says."""
     _app: asyncio.Future[Any] | None = None
@@ -253,7 +264,16 @@ class VllmEngine:
         """See `Engine.generate`."""
         with errors_as_ours(self._engine, VLLMError, ValueError):
             prompt, params = await self._prepare(request)
-        prompt_ids = prompt["prompt_token_ids"]
+        prompt_ids: list[int] = prompt["prompt_token_ids"]
+        before: list[int] = []
+        if request.resume is not None:
+            before = unpack_ids(request.resume.delivered_ids)
+            self._check_same_answer(request.resume, prompt_ids)
+            if (reason := self._whole(before, params)) is not None:
+                yield Admitted(self._entry.name, pack_ids(prompt_ids))
+                yield Finished(reason, len(prompt_ids), 0, 0.0, SpecStats(), 0.0)
+                return
+            prompt, params = self._rest(prompt_ids, before, params)
         adding = asyncio.ensure_future(self._engine.add_request(_CLIENT + request.request_id, prompt, params))
         collector: RequestOutputCollector | None = None
         finished = False
@@ -262,9 +282,9 @@ class VllmEngine:
                 collector = await asyncio.shield(adding)
             assert collector is not None
             record = self._records.of(collector)
-            yield Admitted()
-            texts = TokenTexts(self._decoder(prompt_ids))
-            answer = AnswerTokens(self._reasoning_parser(), prompt_ids)
+            yield Admitted(self._entry.name, pack_ids(prompt_ids))
+            texts = TokenTexts(self._decoder(prompt_ids + before))
+            answer = AnswerTokens(self._reasoning_parser(), prompt_ids, before)
             completion_tokens = 0
             while not finished:
                 # vLLM merges all engine steps since the last item; the record keeps them apart.
@@ -276,9 +296,9 @@ class VllmEngine:
                     raise EngineError("engine_failed", "the engine gave up the request", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
                 _push(texts, completion, record.take_drafted(len(completion.token_ids)))
-                tokens = answer.of(texts.release(completion.text, finished))
-                if tokens:
-                    yield tokens
+                released = texts.release(completion.text, finished)
+                if released:
+                    yield TokenStep(answer.of(released), [token.token_id for token in released], record.busy_s)
             self._records.bill(record)
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record)
         finally:
@@ -325,6 +345,41 @@ class VllmEngine:
             most, request.max_tokens, size, serving.default_sampling_params, serving.override_max_tokens
         )
         return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
+
+    def _check_same_answer(self, resume: Resume, prompt_ids: list[int]) -> None:
+        """Check that this engine would have given the answer that is to be resumed.
+
+        Raises:
+            EngineError: it serves another entry, or reads the prompt in another way.
+        """
+        if resume.entry != self._entry.name or unpack_ids(resume.prompt_ids) != prompt_ids:
+            message = f"another replica of its tier serves {self._entry.name}, not {resume.entry}"
+            raise EngineError(NOT_RESUMABLE, message, status=503, retryable=True)
+
+    def _whole(self, before: list[int], params: SamplingParams) -> str | None:
+        """Return why an answer of these tokens has ended; None: it has not.
+
+        That is so if the first replica was lost after its last token and before it could say that it was the last.
+        """
+        ended = params.clone()
+        inputs = self._engine.input_processor
+        ended.update_from_generation_config(inputs.generation_config_fields, inputs.renderer.get_eos_token_id())
+        if before[-1] in ended.all_stop_token_ids:
+            return "stop"
+        text = self._engine.get_tokenizer().decode(before, skip_special_tokens=True) if params.stop else ""
+        if any(stop in text for stop in params.stop or ()):
+            return "stop"
+        return "length" if len(before) >= (params.max_tokens or 0) else None
+
+    def _rest(
+        self, prompt_ids: list[int], before: list[int], params: SamplingParams
+    ) -> tuple[TokensPrompt, SamplingParams]:
+        """Return the tokens and sampling parameters for what follows `before`."""
+        params.max_tokens = (params.max_tokens or 0) - len(before)
+        if params.seed is not None and not self._noise_has_positions:
+            # Its noise begins anew, and the same noise twice in an answer would make it another distribution.
+            params.seed = zlib.crc32(pack_ids([params.seed % 2**32, len(before)]))
+        return {"prompt_token_ids": prompt_ids + before}, params
 
     def _reasoning_parser(self) -> ReasoningParser | None:
         name = self._engine.vllm_config.structured_outputs_config.reasoning_parser

@@ -24,18 +24,24 @@ class AnswerTokens:
     Args:
         parser: of the model; None: it does not think.
         prompt_ids: tokens of the prompt, with which a chat template may end the thoughts.
+        before: tokens of the answer before those of `of`.
     """
 
-    def __init__(self, parser: ReasoningParser | None, prompt_ids: Sequence[int]) -> None:
-        self._parser = None if parser is None or parser.is_reasoning_end(prompt_ids) else parser
+    def __init__(self, parser: ReasoningParser | None, prompt_ids: Sequence[int], before: Sequence[int] = ()) -> None:
+        over = parser is None or parser.is_reasoning_end(prompt_ids)
+        self._parser = None if over else parser
         self._thoughts: list[int] = []
+        for token_id in before:
+            self._is_answer(token_id)
 
     def of(self, tokens: list[Token]) -> list[Token]:
         """Return the part of the next tokens that is answer."""
-        for position, token in enumerate(tokens):
-            if self._parser is None:
-                return tokens[position:]
-            self._thoughts.append(token.token_id)
-            if self._parser.is_reasoning_end_streaming(self._thoughts, [token.token_id]):
-                self._parser = None
-        return []
+        return [token for token in tokens if self._is_answer(token.token_id)]
+
+    def _is_answer(self, token_id: int) -> bool:
+        if self._parser is None:
+            return True
+        self._thoughts.append(token_id)
+        if self._parser.is_reasoning_end_streaming(self._thoughts, [token_id]):
+            self._parser = None
+        return False

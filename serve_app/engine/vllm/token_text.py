@@ -19,6 +19,8 @@ class _Held:
     logprob: float | None
     spec_accepted: bool
     spec_k: int
+    piece: int
+    """Length of its own decoded text; 0: part of a character, or a special token."""
     end: int
     """Offset in the answer at which the token's text ends, characters."""
 
@@ -40,11 +42,15 @@ class TokenTexts:
 
     def push(self, token_id: int, logprob: float | None, spec_accepted: bool, spec_k: int = 0) -> None:
         """Add the next output token."""
-        self._decoded += len(self.decode_next(token_id))
-        self._held.append(_Held(token_id, logprob, spec_accepted, spec_k, self._decoded))
+        piece = len(self.decode_next(token_id))
+        self._decoded += piece
+        self._held.append(_Held(token_id, logprob, spec_accepted, spec_k, piece, self._decoded))
 
     def release(self, text: str, finished: bool) -> list[Token]:
         """Return the tokens whose text is complete now that the engine has released `text` as well.
+
+        A token that has only a part of a character waits for the one that completes it: an answer may be resumed after
+        any token that was returned, and a decoder cannot begin within a character.
 
         When `finished`, every held token is returned. Tokens that a stop string cut off have no text, and text beyond
         the last piece goes to the last token.
@@ -52,7 +58,7 @@ class TokenTexts:
         self._text += text
         released = self._sent + len(self._text)
         out: list[Token] = []
-        while self._held and (finished or self._held[0].end <= released):
+        for _ in range(len(self._held) if finished else self._ready(released)):
             token = self._held.popleft()
             last = finished and not self._held
             size = len(self._text) if last else max(0, min(token.end - self._sent, len(self._text)))
@@ -60,3 +66,13 @@ class TokenTexts:
             self._text = self._text[size:]
             self._sent += size
         return out
+
+    def _ready(self, released: int) -> int:
+        """Return how many of the held tokens have all their text in the first `released` characters."""
+        ready = 0
+        for position, token in enumerate(self._held, start=1):
+            if token.end > released:
+                break
+            if token.piece:
+                ready = position
+        return ready

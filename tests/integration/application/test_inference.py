@@ -166,11 +166,32 @@ def test_an_engine_that_fails_mid_stream_ends_it_with_one_error_event(api: Api) 
     assert answer.one("error")["retryable"] is True
 
 
-def test_a_replica_that_dies_ends_its_stream_retryably_and_the_next_request_is_served(api: Api) -> None:
-    answer = api.infer(prompt="x stub:die=4", mode="manual", power=95)
+def test_a_stream_outlives_its_replica_without_a_token_twice_or_missing(api: Api) -> None:
+    # The stub's answer depends on the prompt alone, and a stub that resumes does not die again.
+    answer = api.infer(prompt="x stub:die=4", mode="manual", power=95, max_tokens=40)
 
-    assert answer.kinds[-1] == "error"
-    assert (answer.one("error")["code"], answer.one("error")["retryable"]) == ("replica_lost", True)
+    assert answer.kinds[-1] == "done"
+    resumed = [status for status in answer.all("status") if status["state"] == "resumed"]
+    assert len(resumed) == 1
+    assert resumed[0]["reason"]
+    again = api.infer(prompt="x stub:die=99", mode="manual", power=95, max_tokens=40)
+    assert len(answer.all("token")) == len(again.all("token")) == 40
+    metrics = answer.one("metrics")
+    assert (metrics["completion_tokens"], metrics["finish_reason"]) == (40, "length")
+    first, last = metrics["legs"]
+    assert (first["completion_tokens"], first["ended_by"], last["completion_tokens"], last["ended_by"]) == (
+        *(4, "replica_lost", 36, "done"),
+    )
+    assert metrics["busy_s"] == pytest.approx(first["busy_s"] + last["busy_s"], abs=1e-5)
+    lost = 'power_lever_lost_replicas_total{code="replica_lost",tier="ultra"}'
+    api.wait_for(lambda api: lost in api.get("/metrics").text)
+
+
+def test_a_request_that_ends_its_replica_before_the_first_token_is_asked_again(api: Api) -> None:
+    answer = api.infer(prompt="x stub:die=0 stub:until=/tmp/never", mode="manual", power=95, max_tokens=4)
+
+    assert answer.kinds[-1] == "error"  # it ends each replica that takes it
+    assert answer.one("error")["message"].endswith("for the third time")
     again = api.infer(prompt="x stub:tokens=4", mode="manual", power=95)
     assert len(again.all("token")) == 4
 

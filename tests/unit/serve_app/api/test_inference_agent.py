@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,17 +20,17 @@ from router.request import InferenceRequest
 from serve_app.api.errors import Failure
 from serve_app.api.explanation import END_WAIT_S, Explanation
 from serve_app.api.inference import InferenceStream
-from serve_app.api.sse import token_events
 from serve_app.api.stream_response import StreamResponse
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
 from serve_app.engine.stream_items import StreamItem
+from serve_app.transport.resuming import ResumingStream
 from serve_app.transport.stream import LocalStream
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
-from tests.support.streams import Script, Wait, collect, sse_events
+from tests.support.streams import Script, Wait, batch, collect, sse_events
 
 ADMITTED = Admitted()
-TOKEN = token_events([Token("Pa", 1, None, False)])
+TOKEN = batch(Token("Pa", 1, None, False))
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(), busy_s=0.5)
 SETTINGS = AgentSettings()
 WARM, COLD = TierState(running=1), TierState(pending=1, cold_start_s=30)
@@ -78,7 +79,7 @@ class Streamed:
             "r1",
             self.request,
             made,
-            LocalStream(self.script.stream()),
+            ResumingStream(lambda _: LocalStream(self.script.stream()), math.inf, asyncio.get_running_loop().time),
             self.config,
             self.pool,
             asyncio.get_running_loop().time(),

@@ -141,6 +141,7 @@ def test_metrics_equal_values_computed_by_hand() -> None:
             "why_stopped": "the acceptance of its drafts fell under tau",
         },
         "busy_s": 0.25,
+        "legs": [],
         "mean_batch": 4.0,
         "energy": {
             "wh": pytest.approx(wh),

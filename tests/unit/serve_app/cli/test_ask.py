@@ -208,6 +208,17 @@ def test_reasons_that_come_late_follow_the_answer_and_unknown_events_are_passed_
     assert (captured.out, captured.err) == ("One two.\n", "Claude says so.\n")
 
 
+def test_that_another_replica_went_on_is_said_after_the_answer(
+    stream: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    resumed = {"state": "resumed", "waited_s": 3.0, "estimate_s": 0.0, "reason": "the engine has died"}
+    done = {"type": "done", "data": {"request_id": "1"}}
+    url = stream(token("One"), {"type": "status", "data": resumed}, token(" two."), done)
+    assert main(["ask", "Hi", "--url", url]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("One two.\n", "the engine has died: 3 s\n")
+
+
 def test_a_cold_tier_says_what_it_waits_for(stream: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     waits = {"state": "loading", "waited_s": 5.1, "estimate_s": 30, "reason": None}
     done = {"type": "done", "data": {"request_id": "1"}}

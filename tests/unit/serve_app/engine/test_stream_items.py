@@ -13,16 +13,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.errors import Failure
-from serve_app.api.sse import token_events
 from serve_app.engine.interface import Admitted, Engine, EngineError, EngineItem, Finished, SpecStats, Token
 from serve_app.engine.stream_items import StreamItem, errors_first, http_items, stream_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from tests.support.requests import generation
-from tests.support.streams import Script, Wait
+from tests.support.streams import Script, Wait, batch, step
 
 ADMITTED = Admitted()
-STEPS = [[Token("Pa", 1, None, False), Token("ris", 2, -0.5, True)], [Token("!", 3, None, False)]]
-EVENTS: list[StreamItem] = [token_events(step) for step in STEPS]
+STEPS = [step(Token("Pa", 1, None, False), Token("ris", 2, -0.5, True)), step(Token("!", 3, None, False))]
+EVENTS: list[StreamItem] = [batch(*each.tokens) for each in STEPS]
 FINISHED = Finished("stop", 4, 3, queue_ms=0.0, spec=SpecStats(), busy_s=0.5)
 CALL = HttpCall("POST", "/v1/completions", [], b"{}")
 OUT_OF_MEMORY = EngineError("engine_failed", "out of memory", status=500, retryable=True)

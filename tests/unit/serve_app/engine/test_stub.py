@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -20,8 +21,12 @@ from serve_app.engine.interface import (
     EngineLoad,
     Finished,
     GenerationRequest,
+    Resume,
     SpecStats,
     Token,
+    TokenStep,
+    pack_ids,
+    unpack_ids,
 )
 from serve_app.engine.stub import StubEngine
 from tests.support.requests import ENTRY, drafting, generation
@@ -36,7 +41,7 @@ async def answer(request: GenerationRequest, engine: StubEngine | None = None) -
 
 
 def tokens_of(items: list[EngineItem]) -> list[Token]:
-    return [token for item in items if isinstance(item, list) for token in item]
+    return [token for item in items if isinstance(item, TokenStep) for token in item.tokens]
 
 
 def end_of(items: list[EngineItem]) -> Finished:
@@ -46,11 +51,12 @@ def end_of(items: list[EngineItem]) -> Finished:
 
 async def test_a_stream_is_admitted_then_tokens_then_finished() -> None:
     items = await answer(generation("Hello there", max_tokens=5))
-    assert items[0] == Admitted()
+    assert isinstance(items[0], Admitted)
+    assert (items[0].entry, len(unpack_ids(items[0].prompt_ids))) == ("first", 4)
     assert len(tokens_of(items)) == 5
     end = end_of(items)
     assert end == Finished("length", 4, 5, 0.0, SpecStats(), end.busy_s, end.idle_s, end.engine_s)
-    assert all(isinstance(item, list) for item in items[1:-1])
+    assert all(isinstance(item, TokenStep) for item in items[1:-1])
 
 
 async def test_the_same_prompt_gives_the_same_tokens_and_another_prompt_others() -> None:
@@ -154,8 +160,8 @@ async def test_tokens_come_at_the_configured_speed() -> None:
     loop = asyncio.get_running_loop()
     began, times = loop.time(), []
     async for item in stub(tokens_per_s=10).generate(generation(max_tokens=5)):
-        if isinstance(item, list):
-            times += [loop.time() - began] * len(item)
+        if isinstance(item, TokenStep):
+            times += [loop.time() - began] * len(item.tokens)
     assert times == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
 
 
@@ -181,8 +187,8 @@ async def test_the_until_directive_ends_the_answer_when_its_file_exists(tmp_path
 async def test_a_consumer_that_lags_gets_what_is_due_in_one_item() -> None:
     sizes = []
     async for item in stub(tokens_per_s=10).generate(generation(max_tokens=6)):
-        if isinstance(item, list):
-            sizes.append(len(item))
+        if isinstance(item, TokenStep):
+            sizes.append(len(item.tokens))
             await asyncio.sleep(0.25)
     assert sizes[0] == 1
     assert max(sizes) > 1
@@ -251,3 +257,25 @@ async def test_streams_at_once_share_the_time_equally_and_their_shares_add_up() 
     assert alone + sum(shares) == pytest.approx(engine.totals().busy_s, rel=0.02)
     assert shares[0] == pytest.approx(shares[1], rel=0.02)
     assert 0.04 < shares[0] < 0.6 * engine.totals().busy_s
+
+
+async def test_an_answer_is_resumed_after_the_tokens_that_were_delivered() -> None:
+    whole = await answer(generation("Hello there", max_tokens=9))
+    first, ids = whole[0], [token.token_id for token in tokens_of(whole)]
+    assert isinstance(first, Admitted)
+    resume = Resume(first.entry, first.prompt_ids, pack_ids(ids[:4]), attempt=1)
+    rest = await answer(replace(generation("Hello there", max_tokens=9), resume=resume))
+    assert [token.token_id for token in tokens_of(rest)] == ids[4:]
+    assert (end_of(rest).finish_reason, end_of(rest).completion_tokens) == ("length", 5)
+
+
+async def test_an_answer_of_another_entry_or_prompt_is_not_resumed() -> None:
+    whole = await answer(generation("Hello there", max_tokens=9))
+    assert isinstance(whole[0], Admitted)
+    for resume in (
+        Resume("second", whole[0].prompt_ids, pack_ids([1]), 1),
+        Resume(whole[0].entry, pack_ids([1]), pack_ids([1]), 1),
+    ):
+        with pytest.raises(EngineError) as error:
+            await answer(replace(generation("Hello there", max_tokens=9), resume=resume))
+        assert error.value.code == "not_resumable"

@@ -11,7 +11,7 @@ import pytest
 
 from router.registry import Speculation
 from router.spec_params import SpecParams
-from serve_app.engine.interface import Token
+from serve_app.engine.interface import Token, TokenStep
 from serve_app.engine.stub import LEARNED_TAU, StubEngine
 from tests.support.requests import ENTRY, generation
 
@@ -29,7 +29,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 async def expected_text() -> str:
     tokens: list[Token] = []
     async for item in StubEngine(ENTRY, 0, obeys_directives=True).generate(generation("stub:tokens=9")):
-        tokens += item if isinstance(item, list) else []
+        tokens += item.tokens if isinstance(item, TokenStep) else []
     return "".join(token.text for token in tokens)
 
 

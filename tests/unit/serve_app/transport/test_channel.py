@@ -97,12 +97,12 @@ class Sending(Generic[StreamT]):
 
 def sending(reply_to: ReplyTo, *items: Item | Wait | Exception) -> Sending[Script[Item]]:
     script: Script[Item] = Script(items)
-    return Sending(script, asyncio.ensure_future(send_items(reply_to, script.stream())))
+    return Sending(script, asyncio.ensure_future(send_items(reply_to, "r", script.stream())))
 
 
 def counting(reply_to: ReplyTo, size: int, count: int) -> Sending[Counted]:
     numbers = Counted(size, count)
-    return Sending(numbers, asyncio.ensure_future(send_items(reply_to, numbers.stream())))
+    return Sending(numbers, asyncio.ensure_future(send_items(reply_to, "r", numbers.stream())))
 
 
 class Peer:
@@ -207,7 +207,7 @@ async def test_an_answer_without_items_ends_properly(channel: TokenChannel) -> N
     assert await replica.result() is None
 
 
-async def test_what_goes_over_the_wire_is_the_key_then_frames_then_the_end() -> None:
+async def test_what_goes_over_the_wire_is_the_key_and_the_name_then_frames_then_the_end() -> None:
     wire: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -216,9 +216,11 @@ async def test_what_goes_over_the_wire_is_the_key_then_frames_then_the_end() -> 
 
     server = await asyncio.start_server(record, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    assert await sending(ReplyTo("127.0.0.1", port, b"k" * 16, 0.0), b"one", b"", b"x" * 300).result() is None
+    assert (
+        await sending(ReplyTo("127.0.0.1", port, b"k" * 16, 0.0, b"b" * 16), b"one", b"", b"x" * 300).result() is None
+    )
     assert await asyncio.wait_for(wire, PATIENCE_S) == (
-        b"k" * 16 + b"\0\0\0\3\0one" + b"\0\0\0\0\0" + b"\0\0\1\x2c\0" + b"x" * 300 + b"\0\0\0\0\1"
+        b"k" * 16 + b"\1r" + b"\0\0\0\3\0one" + b"\0\0\0\0\0" + b"\0\0\1\x2c\0" + b"x" * 300 + b"\0\0\0\0\1"
     )
     server.close()
 
@@ -238,7 +240,7 @@ async def test_a_frame_may_be_split_anywhere(channel: TokenChannel) -> None:
     stream = channel.open()
     pieces = list(cuts(b"split"))
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + frame(b"mark"))
+        await replica.write(stream.reply_to.greeting("r") + frame(b"mark"))
         for first, second in pieces:
             # The previous item has arrived, so the ingress has read up to here when the second piece is sent.
             assert await stream.get(PATIENCE_S) == b"mark"
@@ -255,7 +257,7 @@ async def test_a_frame_may_be_split_anywhere(channel: TokenChannel) -> None:
 async def test_a_stream_may_arrive_byte_by_byte(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        for byte in stream.reply_to.key + frame(b"one") + frame(b"") + frame(b"two") + END:
+        for byte in stream.reply_to.greeting("r") + frame(b"one") + frame(b"") + frame(b"two") + END:
             await replica.write(bytes([byte]))
             await asyncio.sleep(0)
         assert await rest(stream) == [b"one", b"", b"two"]
@@ -266,7 +268,7 @@ async def test_many_frames_may_arrive_at_once(channel: TokenChannel) -> None:
     items = [str(number).encode() for number in range(5000)]
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + b"".join(map(frame, items)) + END)
+        await replica.write(stream.reply_to.greeting("r") + b"".join(map(frame, items)) + END)
         assert await rest(stream) == items
 
 
@@ -277,7 +279,7 @@ async def test_a_replica_that_goes_away_midway_ends_its_items_with_a_retryable_e
 ) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + frame(b"one") + frame(b"two") + last)
+        await replica.write(stream.reply_to.greeting("r") + frame(b"one") + frame(b"two") + last)
         # One write is one segment here: when "one" has been read, so has the rest, which a reset would discard.
         assert await stream.get(PATIENCE_S) == b"one"
         getattr(replica, how)()
@@ -289,7 +291,7 @@ async def test_a_replica_that_goes_away_midway_ends_its_items_with_a_retryable_e
 async def test_a_replica_that_goes_away_at_once_is_a_retryable_error(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key)
+        await replica.write(stream.reply_to.greeting("r"))
         replica.close()
         await assert_lost(stream)
 
@@ -297,7 +299,7 @@ async def test_a_replica_that_goes_away_at_once_is_a_retryable_error(channel: To
 async def test_a_replica_that_goes_away_after_the_end_changes_nothing(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + frame(b"one") + END)
+        await replica.write(stream.reply_to.greeting("r") + frame(b"one") + END)
         assert await rest(stream) == [b"one"]
         replica.reset()
     other = channel.open()
@@ -320,7 +322,7 @@ async def test_a_frame_of_an_unknown_kind_is_a_lost_replica(channel: TokenChanne
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + frame(b"one") + b"\0\0\0\0\xff")
+        await replica.write(stream.reply_to.greeting("r") + frame(b"one") + b"\0\0\0\0\xff")
         assert await stream.get(PATIENCE_S) == b"one"
         await assert_lost(stream)
         assert await replica.is_cut()
@@ -330,7 +332,7 @@ async def test_a_replica_that_cannot_connect_names_the_address_and_never_calls_t
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         port = nobody_listens.getsockname()[1]
-        replica = sending(ReplyTo("127.0.0.1", port, b"k" * 16, 0.0), b"one")
+        replica = sending(ReplyTo("127.0.0.1", port, b"k" * 16, 0.0, b"b" * 16), b"one")
         failure = await replica.result()
     assert failure is not None
     assert (failure.code, failure.status, failure.retryable) == ("channel_failed", 502, True)
@@ -361,9 +363,9 @@ async def test_a_wrong_key_invalidates_no_right_one(channel: TokenChannel) -> No
 async def test_a_key_is_valid_once(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as first, peer(stream.reply_to) as second:
-        await first.write(stream.reply_to.key + frame(b"one"))
+        await first.write(stream.reply_to.greeting("r") + frame(b"one"))
         assert await stream.get(PATIENCE_S) == b"one"
-        await second.write(stream.reply_to.key + frame(b"again") + END)
+        await second.write(stream.reply_to.greeting("r") + frame(b"again") + END)
         assert await second.is_cut()
         await first.write(frame(b"two") + END)
         assert await rest(stream) == [b"two"]
@@ -378,7 +380,7 @@ async def test_a_connection_without_a_key_in_time_is_closed(
     stream, other = channel.open(), channel.open()
     began_s = time.monotonic()
     async with peer(stream.reply_to) as replica, peer(other.reply_to) as silent:
-        await replica.write(stream.reply_to.key)
+        await replica.write(stream.reply_to.greeting("r"))
         await silent.write(other.reply_to.key[:named])
         assert await silent.is_cut()
         assert 0.195 < time.monotonic() - began_s < 4
@@ -423,7 +425,7 @@ async def test_closing_the_stream_stops_a_replica_whose_engine_is_silent(channel
 async def test_nothing_comes_after_the_stream_was_closed(channel: TokenChannel) -> None:
     stream = channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + frame(b"one"))
+        await replica.write(stream.reply_to.greeting("r") + frame(b"one"))
         assert await stream.get(PATIENCE_S) == b"one"
         await stream.aclose()
         assert await replica.is_cut()
@@ -501,7 +503,7 @@ async def test_cancelling_a_replica_again_does_not_interrupt_the_closing_of_its_
             closed.set()
 
     stream = channel.open()
-    replica = asyncio.ensure_future(send_items(stream.reply_to, items()))
+    replica = asyncio.ensure_future(send_items(stream.reply_to, "r", items()))
     assert await got(stream, 1) == [ADMITTED]
     await stream.aclose()
     await closing.wait()
@@ -567,7 +569,7 @@ async def test_a_stopped_channel_accepts_no_connection_and_keeps_the_open_ones()
     await channel.start("127.0.0.1")
     stream, late = channel.open(), channel.open()
     async with peer(stream.reply_to) as replica:
-        await replica.write(stream.reply_to.key + frame(b"one"))
+        await replica.write(stream.reply_to.greeting("r") + frame(b"one"))
         assert await stream.get(PATIENCE_S) == b"one"
         channel.stop()
         failure = await sending(late.reply_to, b"late").result()
@@ -585,10 +587,10 @@ async def test_a_channel_whose_server_was_closed_listens_again(
     before = channel.open().reply_to
     assert channel._server is not None
     channel._server.close()
-    assert await send_items(before, Script([ADMITTED]).stream()) is not None
+    assert await send_items(before, "r", Script([ADMITTED]).stream()) is not None
     await channel._check()
     stream = channel.open()
-    sending = asyncio.ensure_future(send_items(stream.reply_to, Script([ADMITTED]).stream()))
+    sending = asyncio.ensure_future(send_items(stream.reply_to, "r", Script([ADMITTED]).stream()))
     assert await stream.get(PATIENCE_S) == ADMITTED
     assert await sending is None
 

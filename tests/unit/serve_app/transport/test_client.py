@@ -34,6 +34,7 @@ FOR_EVER = Wait(3600)
 LOST = ActorUnavailableError("the node is gone", b"1" * 16)
 CALL_FAILED = RpcError("the call to the replica failed")
 ADMITTED = Admitted()
+ONE: object = b"one"
 CALL = HttpCall("POST", "/v1/completions", [], b"{}")
 Method = Callable[[ReplyTo], Awaitable[Failure | None]]
 
@@ -95,7 +96,7 @@ class Tier:
 def sends(*items: Item | Wait | Exception) -> tuple[Tier, Script[Item]]:
     """A tier whose replica sends these items, as `EngineDeployment` does."""
     script: Script[Item] = Script(items)
-    return Tier(lambda reply_to: send_items(reply_to, script.stream())), script
+    return Tier(lambda reply_to: send_items(reply_to, "r", script.stream())), script
 
 
 def says(error: BaseException) -> Tier:
@@ -164,7 +165,7 @@ async def test_two_requests_get_their_own_items(channel: TokenChannel) -> None:
 
     def method(reply_to: ReplyTo) -> Awaitable[Failure | None]:
         script: Script[Item] = Script([f"{next(numbers)}".encode()])
-        return send_items(reply_to, script.stream())
+        return send_items(reply_to, "r", script.stream())
 
     tiers = client(channel, Tier(method))
     first, second = (tiers.generate("eco", generation()) for _ in range(2))
@@ -174,7 +175,7 @@ async def test_two_requests_get_their_own_items(channel: TokenChannel) -> None:
 async def test_closing_midway_cancels_in_the_replica(channel: TokenChannel) -> None:
     tier, script = sends(b"one", FOR_EVER)
     stream = client(channel, tier).generate("eco", generation())
-    assert await stream.get(PATIENCE_S) == b"one"
+    assert await stream.get(PATIENCE_S) == ONE
     assert (tier.cancelled, script.closed) == (0, False)
     await stream.aclose()
     await tier.ended()
@@ -185,7 +186,7 @@ async def test_closing_midway_cancels_in_the_replica(channel: TokenChannel) -> N
 async def test_closing_twice_cancels_once(channel: TokenChannel) -> None:
     tier, _ = sends(b"one", FOR_EVER)
     stream = client(channel, tier).generate("eco", generation())
-    assert await stream.get(PATIENCE_S) == b"one"
+    assert await stream.get(PATIENCE_S) == ONE
     await stream.aclose()
     await stream.aclose()
     await tier.ended()
@@ -241,12 +242,12 @@ async def test_a_node_that_dies_midway_is_a_retryable_error(channel: TokenChanne
     connections = []
 
     async def dying(reply_to: ReplyTo) -> Failure | None:
-        connections.append(asyncio.ensure_future(send_items(reply_to, script.stream())))
+        connections.append(asyncio.ensure_future(send_items(reply_to, "r", script.stream())))
         await noticed.wait()
         raise notice
 
     stream = client(channel, Tier(dying)).generate("eco", generation())
-    assert await stream.get(PATIENCE_S) == b"one"
+    assert await stream.get(PATIENCE_S) == ONE
     noticed.set()
     error = await error_of(stream)
     assert error.message == "the replica of tier eco went away"
@@ -261,13 +262,13 @@ async def test_a_process_that_dies_midway_is_a_retryable_error(channel: TokenCha
 
     async def dying(reply_to: ReplyTo) -> Failure | None:
         _, writer = await asyncio.open_connection(reply_to.host, reply_to.port)
-        writer.write(reply_to.key + b"\0\0\0\3\0one")
+        writer.write(reply_to.greeting("r") + b"\0\0\0\3\0one")
         await killed.wait()
         writer.close()
         raise LOST
 
     stream = client(channel, Tier(dying)).generate("eco", generation())
-    assert await stream.get(PATIENCE_S) == b"one"
+    assert await stream.get(PATIENCE_S) == ONE
     killed.set()
     for _ in range(2):
         error = await error_of(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from serve_app.api.sse import PING
 from serve_app.api.v1.exchange import V1Exchange
 from serve_app.engine.interface import Finished, HttpRun, SpecStats
 from serve_app.transport.asgi_call import ResponseStart
-from serve_app.transport.client import ResponseStream
+from serve_app.transport.resuming import RepeatingStream
 from serve_app.transport.stream import LocalStream
 from tests.support.app_config import FixedPool, app_config
 from tests.support.http_client import Client
@@ -47,7 +48,7 @@ class Exchange:
         self.reports: list[RunReport] = []
         self.pool = FixedPool({"eco": state or TierState(running=1)})
         arrived_s = asyncio.get_running_loop().time()
-        stream: ResponseStream = LocalStream(self.script.stream())
+        stream = RepeatingStream(lambda: LocalStream(self.script.stream()), math.inf, asyncio.get_running_loop().time)
         self.exchange = V1Exchange(
             form, PLAN, "r1", streaming, stream, CONFIG, self.pool, arrived_s, self.reports.append, "d1"
         )
@@ -182,11 +183,20 @@ async def test_a_failure_that_the_replica_sends_ends_a_stream_with_that_error(be
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_failure_that_the_replica_sends_before_its_answer_is_an_http_error(streaming: bool) -> None:
-    exchange = Exchange([Failure("engine_dead", "the engine has died", 503, True)], streaming)
-    with pytest.raises(ApiError, match="the engine has died") as error:
+    exchange = Exchange([Failure("engine_failed", "no more", 500, True)], streaming)
+    with pytest.raises(ApiError, match="no more") as error:
         await exchange.exchange.respond()
-    assert (error.value.code, error.value.status, error.value.retryable) == ("engine_dead", 503, True)
+    assert (error.value.code, error.value.status, error.value.retryable) == ("engine_failed", 500, True)
     assert exchange.script.closed
+
+
+async def test_engines_that_die_one_after_the_other_are_an_http_error_or_one_in_the_stream() -> None:
+    dead = [Failure("engine_dead", "the engine has died", 503, True)]
+    with pytest.raises(ApiError, match="the engine has died") as error:
+        await Exchange(dead, streaming=False).exchange.respond()
+    assert (error.value.code, error.value.status, error.value.retryable) == ("engine_dead", 503, True)
+    client = await Exchange(dead, streaming=True).run()
+    assert late_error(client)["code"] == "engine_dead"
 
 
 async def test_a_lost_replica_cuts_an_answer_that_is_not_streamed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -82,11 +83,22 @@ def test_logprobs_accepted_flags_and_depths_stay_with_their_ids(run: Run) -> Non
 
 
 @given(runs())
-def test_without_hold_back_each_token_has_exactly_its_piece_in_its_own_step(run: Run) -> None:
+def test_without_hold_back_each_token_has_exactly_its_piece_in_the_first_step_with_a_whole_character(run: Run) -> None:
     prompt = Run(run.pieces, run.step_sizes, [0] * len(run.step_sizes), None)
     _, steps = play(prompt)
     assert [token.text for step in steps for token in step] == run.pieces
-    assert [len(step) for step in steps] == run.step_sizes
+    ends = list(accumulate(run.step_sizes))
+    given = list(accumulate(len(step) for step in steps))
+    for end, so_far in zip(ends[:-1], given[:-1], strict=True):
+        assert so_far == max((position for position in range(1, end + 1) if run.pieces[position - 1]), default=0)
+    assert given[-1] == ends[-1]
+
+
+@given(runs())
+def test_every_step_but_the_last_ends_with_a_token_that_has_text(run: Run) -> None:
+    # There an answer can be resumed: a decoder cannot begin within a character.
+    _, steps = play(run)
+    assert all(run.pieces[step[-1].token_id] for step in steps[:-1] if step)
 
 
 def test_a_token_is_held_until_the_last_character_of_its_piece_is_released() -> None:

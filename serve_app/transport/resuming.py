@@ -1,0 +1,225 @@
+"""A request's items from one replica after another: a stream belongs to the user, not to the process that writes it.
+
+When the replica is lost (its process, its engine, its node, or the network to it), the request is asked again: from its
+beginning while it has delivered nothing, else from the last token whose text was given out (`Resume`).
+
+ResumingStream   of `/api/inference`
+RepeatingStream  of the `/v1` routes, whose answers are vLLM's own: only while nothing has been delivered
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from serve_app.api.errors import ApiError, incomplete_stream
+from serve_app.engine.interface import ID_BYTES, NOT_RESUMABLE, Admitted, Finished, HttpRun, Leg, Resume, TokenBatch
+from serve_app.transport.asgi_call import ResponseStart
+from serve_app.transport.client import GenerationStream, ResponseStream
+from serve_app.transport.stream import TICK, Tick
+
+MOST_RESUMES: Final = 2
+"""A prompt that ends engines must not end them all."""
+LOST: Final = frozenset({"replica_lost", "engine_dead", "channel_failed", "stream_cut"})
+"""Codes of errors that say nothing about the request: another replica can answer it."""
+_PAUSE_S: Final = 0.25
+_TAKEN_AFTER_S: Final = 1.0
+"""A call of `/v1` that is lost later than that, s, is taken to have reached an engine."""
+_GIVE_UP_AFTER_S: Final = 15.0
+"""Calls that no replica takes are made again after a pause for so long, s: Serve may not know yet that one is gone."""
+
+
+class Resumed(NamedTuple):
+    """Stands in the stream where a replica was lost and another one is asked."""
+
+    cause: str
+    """Code of the error that ended the part before."""
+    message: str
+    """The same in words."""
+    tokens: int
+    """Delivered before."""
+
+
+@dataclass(slots=True)
+class ResumingStream:
+    """The items of one answer, with a `Resumed` where another replica goes on.
+
+    Args:
+        call: asks a replica, to go on from there, or from the beginning (None).
+        until_s: monotonic clock after which nobody is asked again, s.
+        clock: monotonic, s.
+        on_lost: takes the code of the error of each replica that was lost, and another one is asked.
+    """
+
+    call: Callable[[Resume | None], GenerationStream]
+    until_s: float
+    clock: Callable[[], float] = time.monotonic
+    on_lost: Callable[[str], None] = lambda code: None
+    legs: list[Leg] = field(default_factory=list, init=False)
+    """Which replica gave which part, as far as the parts have ended."""
+    _items: GenerationStream = field(init=False)
+    _admitted: Admitted | None = field(default=None, init=False)
+    """By the replica that answers now; None: none has taken the request."""
+    _ids: bytearray = field(default_factory=bytearray, init=False)
+    """Token ids delivered, packed."""
+    _before: int = field(default=0, init=False)
+    """How many of them the lost replicas delivered."""
+    _busy_s: float = field(default=0.0, init=False)
+    """Of the replica that answers now, as of its last token, s."""
+    _resume: Resume | None = field(default=None, init=False)
+    _resumes: int = field(default=0, init=False)
+    _finished: bool = field(default=False, init=False)
+    _cause: str = field(default="", init=False)
+    """Why the last replica was lost, in words."""
+    _untaken_since_s: float | None = field(default=None, init=False)
+    """Since when no call was taken; None: the last one was."""
+
+    def __post_init__(self) -> None:
+        self._items = self.call(None)
+
+    async def get(self, wait_s: float) -> Admitted | TokenBatch | Finished | Resumed | Tick | None:
+        """Return the next item as `ItemStream.get` does.
+
+        Raises:
+            ApiError: the request failed, or nobody can go on.
+        """
+        try:
+            item = await self._items.get(wait_s)
+        except ApiError as error:
+            return await self._again(error)
+        if item is None and not self._finished:
+            return await self._again(incomplete_stream())
+        if isinstance(item, TokenBatch):
+            self._ids += item.ids
+            self._busy_s = item.busy_s
+        elif isinstance(item, Admitted):
+            self._admitted, self._untaken_since_s = item, None
+        elif isinstance(item, Finished):
+            self._finished = True
+            return self._whole(item)
+        return item
+
+    async def _again(self, error: ApiError) -> Resumed | Tick:
+        """Ask another replica; return that it goes on, or a tick if only the call for that was made once more.
+
+        Raises:
+            ApiError: that is useless, or was tried often enough.
+        """
+        now_s = self.clock()
+        if error.code == NOT_RESUMABLE:
+            raise ApiError("replica_lost", f"{self._cause}, and {error.message}", status=503, retryable=True)
+        if error.code not in LOST or now_s >= self.until_s:
+            raise error
+        if self._admitted is None:
+            self._untaken_since_s = self._untaken_since_s or now_s
+            if now_s - self._untaken_since_s > _GIVE_UP_AFTER_S:
+                raise error
+        elif self._resumes == MOST_RESUMES:
+            raise ApiError(error.code, f"{error.message}, for the third time", status=error.status, retryable=True)
+        else:
+            self._end_leg(error)
+        await self._items.aclose()
+        if self._untaken_since_s is None:
+            self.on_lost(error.code)
+            self._items = self.call(self._resume)
+            return Resumed(error.code, error.message, self._delivered)
+        await asyncio.sleep(_PAUSE_S)
+        self._items = self.call(self._resume)
+        return TICK
+
+    def _end_leg(self, error: ApiError) -> None:
+        assert self._admitted is not None
+        self._resumes += 1
+        self._cause = error.message
+        if self._delivered > self._before:
+            self.legs.append(Leg(self._admitted.entry, self._delivered - self._before, self._busy_s, error.code))
+        if self._delivered:
+            ids = bytes(self._ids)
+            self._resume = Resume(self._admitted.entry, self._admitted.prompt_ids, ids, self._resumes)
+        self._admitted, self._busy_s, self._before = None, 0.0, self._delivered
+
+    @property
+    def _delivered(self) -> int:
+        return len(self._ids) // ID_BYTES
+
+    def _whole(self, last: Finished) -> Finished:
+        """Return the end of the whole answer: the last replica knows of its own part alone."""
+        if self._admitted is not None:
+            self.legs.append(Leg(self._admitted.entry, last.completion_tokens, last.busy_s, "done"))
+        busy_s = sum(leg.busy_s for leg in self.legs)
+        # As if the first replicas had had as many requests beside this one as the last had.
+        scale = busy_s / last.busy_s if last.busy_s > 0 else 1.0
+        engine_s = None if last.engine_s is None else last.engine_s * scale
+        tokens = sum(leg.completion_tokens for leg in self.legs)
+        return replace(last, completion_tokens=tokens, busy_s=busy_s, engine_s=engine_s)
+
+    def peek(self) -> Admitted | TokenBatch | Finished | None:
+        """Return the next item if it has arrived."""
+        return self._items.peek()
+
+    async def aclose(self) -> None:
+        """Stop the replica that answers now."""
+        await self._items.aclose()
+
+
+@dataclass(slots=True)
+class RepeatingStream:
+    """The items of one answer, which another replica gives from its beginning if the first is lost before it begins.
+
+    Args:
+        call: asks a replica.
+        until_s: monotonic clock after which nobody is asked again, s.
+        clock: monotonic, s.
+        on_lost: takes the code of the first error because of which another replica is asked.
+    """
+
+    call: Callable[[], ResponseStream]
+    until_s: float
+    clock: Callable[[], float] = time.monotonic
+    on_lost: Callable[[str], None] = lambda code: None
+    _items: ResponseStream = field(init=False)
+    _began: bool = field(default=False, init=False)
+    _taken: int = field(default=0, init=False)
+    """Calls that were lost when a replica had taken them."""
+    _called_s: float = field(init=False)
+    _lost_since_s: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._items, self._called_s = self.call(), self.clock()
+
+    async def get(self, wait_s: float) -> ResponseStart | bytes | HttpRun | Tick | None:
+        """Return the next item as `ItemStream.get` does; a tick where another replica is asked.
+
+        Raises:
+            ApiError: the request failed, or nobody can answer.
+        """
+        try:
+            item = await self._items.get(wait_s)
+        except ApiError as error:
+            return await self._again(error)
+        if item is None and not self._began:
+            return await self._again(incomplete_stream())
+        self._began = self._began or not isinstance(item, Tick)
+        return item
+
+    async def _again(self, error: ApiError) -> Tick:
+        now_s = self.clock()
+        self._taken += now_s - self._called_s > _TAKEN_AFTER_S
+        is_first = self._lost_since_s is None
+        self._lost_since_s = self._lost_since_s or now_s
+        useless = self._taken > MOST_RESUMES or now_s - self._lost_since_s > _GIVE_UP_AFTER_S or now_s >= self.until_s
+        if self._began or error.code not in LOST or useless:
+            raise error
+        if is_first:
+            self.on_lost(error.code)
+        await self._items.aclose()
+        await asyncio.sleep(_PAUSE_S)
+        self._items, self._called_s = self.call(), self.clock()
+        return TICK
+
+    async def aclose(self) -> None:
+        """Stop the replica that answers now."""
+        await self._items.aclose()

@@ -1,0 +1,221 @@
+"""A stream goes on with another replica where one was lost, without a token twice or missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.interface import Admitted, Finished, Leg, Resume, SpecStats, TokenBatch, pack_ids
+from serve_app.transport.asgi_call import ResponseStart
+from serve_app.transport.client import GenerationStream, ResponseStream
+from serve_app.transport.resuming import RepeatingStream, Resumed, ResumingStream
+from serve_app.transport.stream import TICK, LocalStream
+from tests.support.streams import Script, Wait
+
+ADMITTED = Admitted("small", pack_ids([1, 2]))
+LOST = ApiError("replica_lost", "the replica of tier eco went away", status=503, retryable=True)
+DEAD = ApiError("engine_dead", "the engine has died", status=503, retryable=True)
+FAILED = ApiError("engine_failed", "the engine gave up the request", status=500, retryable=True)
+REFUSED = ApiError("not_resumable", "another replica of its tier serves tiny, not small", status=503, retryable=True)
+Item = Admitted | TokenBatch | Finished | Wait | ApiError
+
+
+def tokens(*ids: int, busy_s: float = 0.0) -> TokenBatch:
+    return TokenBatch(pack_ids(ids), busy_s, b"".join(b"%d " % each for each in ids))
+
+
+def finished(count: int, busy_s: float = 0.5, engine_s: float | None = None) -> Finished:
+    return Finished("stop", 2, count, 0.0, SpecStats(), busy_s, engine_s=engine_s)
+
+
+class Replicas:
+    """Each call gets the next script."""
+
+    def __init__(self, *scripts: Sequence[Item]) -> None:
+        self._scripts: list[Script[Any]] = [Script(script) for script in scripts]
+        self.asked: list[Resume | None] = []
+
+    def call(self, resume: Resume | None) -> GenerationStream:
+        script = self._scripts[len(self.asked)]
+        self.asked.append(resume)
+        return LocalStream(script.stream())
+
+    @property
+    def all_closed(self) -> bool:
+        return all(script.closed for script in self._scripts[: len(self.asked)])
+
+
+async def read(stream: ResumingStream) -> list[object]:
+    items: list[object] = []
+    while (item := await stream.get(60.0)) is not None:
+        items.append(item)
+    return items
+
+
+def stream_of(replicas: Replicas, until_s: float = 900.0) -> ResumingStream:
+    loop = asyncio.get_running_loop()
+    return ResumingStream(replicas.call, loop.time() + until_s, loop.time)
+
+
+async def test_an_answer_without_a_fault_is_one_leg() -> None:
+    replicas = Replicas([ADMITTED, tokens(7, 8), tokens(9), finished(3)])
+    stream = stream_of(replicas)
+    assert await read(stream) == [ADMITTED, tokens(7, 8), tokens(9), finished(3)]
+    assert (replicas.asked, stream.legs) == ([None], [Leg("small", 3, 0.5, "done")])
+
+
+async def test_a_lost_replica_is_replaced_from_the_last_token_on() -> None:
+    replicas = Replicas(
+        [ADMITTED, tokens(7, 8, busy_s=0.1), tokens(9, busy_s=0.25), LOST],
+        [ADMITTED, tokens(10, busy_s=0.1), finished(1, busy_s=0.5, engine_s=1.0)],
+    )
+    stream = stream_of(replicas)
+    items = await read(stream)
+    assert items[3:5] == [Resumed("replica_lost", LOST.message, 3), ADMITTED]
+    assert replicas.asked == [None, Resume("small", ADMITTED.prompt_ids, pack_ids([7, 8, 9]), 1)]
+    assert stream.legs == [Leg("small", 3, 0.25, "replica_lost"), Leg("small", 1, 0.5, "done")]
+    # Usage counts the answer as one, each part once.
+    assert items[-1] == finished(4, busy_s=0.75, engine_s=1.5)
+    assert replicas.all_closed
+
+
+async def test_it_goes_on_twice_and_ids_of_all_parts_are_given_to_the_third_replica() -> None:
+    replicas = Replicas(
+        [ADMITTED, tokens(7), LOST], [ADMITTED, tokens(8, 9), DEAD], [ADMITTED, tokens(10), finished(1)]
+    )
+    stream = stream_of(replicas)
+    items = await read(stream)
+    assert [resume and (resume.delivered_ids, resume.attempt) for resume in replicas.asked] == [
+        None,
+        (pack_ids([7]), 1),
+        (pack_ids([7, 8, 9]), 2),
+    ]
+    assert [leg.completion_tokens for leg in stream.legs] == [1, 2, 1]
+    assert isinstance(items[-1], Finished)
+    assert items[-1].completion_tokens == 4
+
+
+async def test_the_third_loss_is_an_error_which_says_so() -> None:
+    scripts: list[list[Item]] = [[ADMITTED, tokens(number), LOST] for number in range(4)]
+    stream = stream_of(Replicas(*scripts))
+    with pytest.raises(ApiError, match="went away, for the third time") as error:
+        await read(stream)
+    assert (error.value.code, error.value.retryable) == ("replica_lost", True)
+
+
+async def test_what_has_delivered_nothing_begins_anew() -> None:
+    replicas = Replicas([ADMITTED, LOST], [ADMITTED, tokens(7), finished(1)])
+    stream = stream_of(replicas)
+    assert (await read(stream))[1] == Resumed("replica_lost", LOST.message, 0)
+    assert replicas.asked == [None, None]
+    assert [leg.ended_by for leg in stream.legs] == ["done"]
+
+
+async def test_calls_that_no_replica_takes_are_repeated_until_serve_knows() -> None:
+    # Serve may send a call to a replica that is gone, several times.
+    replicas = Replicas([ADMITTED, tokens(7), LOST], *([[LOST]] * 12), [ADMITTED, tokens(8), finished(1)])
+    began_s = asyncio.get_running_loop().time()
+    stream = stream_of(replicas)
+    items = await read(stream)
+    assert isinstance(items[-1], Finished)
+    assert len([item for item in items if isinstance(item, Resumed)]) == 1  # the client is told once
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(12 * 0.25)
+    assert [resume.attempt for resume in replicas.asked if resume] == [1] * 13
+
+
+async def test_calls_that_nobody_takes_for_long_are_given_up() -> None:
+    stream = stream_of(Replicas(*([[LOST]] * 100)))
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(ApiError, match="went away"):
+        await read(stream)
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(15.25)
+
+
+async def test_what_the_request_itself_caused_is_not_asked_again() -> None:
+    replicas = Replicas([ADMITTED, tokens(7), FAILED])
+    with pytest.raises(ApiError, match="gave up"):
+        await read(stream_of(replicas))
+    assert replicas.asked == [None]
+
+
+async def test_a_replica_of_another_model_does_not_go_on_and_the_error_says_both() -> None:
+    stream = stream_of(Replicas([ADMITTED, tokens(7), DEAD], [REFUSED]))
+    with pytest.raises(ApiError) as error:
+        await read(stream)
+    assert error.value.message == "the engine has died, and another replica of its tier serves tiny, not small"
+    assert (error.value.code, error.value.status, error.value.retryable) == ("replica_lost", 503, True)
+
+
+async def test_after_the_deadline_nobody_is_asked() -> None:
+    replicas = Replicas([ADMITTED, tokens(7), Wait(10), LOST])
+    with pytest.raises(ApiError, match="went away"):
+        await read(stream_of(replicas, until_s=9))
+    assert replicas.asked == [None]
+
+
+async def test_closing_stops_the_replica_that_answers_now() -> None:
+    replicas = Replicas([ADMITTED, tokens(7), LOST], [ADMITTED, Wait(3600)])
+    stream = stream_of(replicas)
+    for _ in range(4):
+        await stream.get(60.0)
+    await stream.aclose()
+    assert replicas.all_closed
+
+
+START = ResponseStart(200, [])
+
+
+class HttpReplicas:
+    """Each call gets the next script."""
+
+    def __init__(self, *scripts: Sequence[Any]) -> None:
+        self._scripts: list[Script[Any]] = [Script(script) for script in scripts]
+        self.calls = 0
+
+    def call(self) -> ResponseStream:
+        self.calls += 1
+        return LocalStream(self._scripts[self.calls - 1].stream())
+
+
+def repeating(replicas: HttpReplicas) -> RepeatingStream:
+    loop = asyncio.get_running_loop()
+    return RepeatingStream(replicas.call, loop.time() + 900, loop.time)
+
+
+async def read_http(stream: RepeatingStream) -> list[object]:
+    items: list[object] = []
+    while (item := await stream.get(60.0)) is not None:
+        items.append(item)
+    return [item for item in items if item is not TICK]
+
+
+@pytest.mark.parametrize("lost", [[LOST], [Wait(5), DEAD], []], ids=["at once", "later", "cut"])
+async def test_a_v1_answer_that_has_not_begun_is_asked_for_again(lost: list[Any]) -> None:
+    replicas = HttpReplicas(lost, [START, b"whole"])
+    assert await read_http(repeating(replicas)) == [START, b"whole"]
+    assert replicas.calls == 2
+
+
+async def test_a_v1_answer_that_has_begun_ends_with_the_error() -> None:
+    replicas = HttpReplicas([START, b"ha", LOST], [START, b"whole"])
+    with pytest.raises(ApiError, match="went away"):
+        await read_http(repeating(replicas))
+    assert replicas.calls == 1
+
+
+async def test_a_prompt_that_ends_engines_ends_three_at_most() -> None:
+    replicas = HttpReplicas(*([[Wait(2), DEAD]] * 9))
+    with pytest.raises(ApiError, match="the engine has died"):
+        await read_http(repeating(replicas))
+    assert replicas.calls == 3
+
+
+async def test_a_refusal_of_a_v1_request_is_not_repeated() -> None:
+    replicas = HttpReplicas([FAILED], [START])
+    with pytest.raises(ApiError, match="gave up"):
+        await read_http(repeating(replicas))
+    assert replicas.calls == 1
