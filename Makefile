@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make serve` and `make test`.
 #
 #   make serve   install, prepare the bundled model, serve `serve_config.yaml`; Ctrl-C drains, a second one stops at once
+#   make observe Prometheus with our alerts beside `make serve` (and Grafana with our dashboard, if installed)
 #   make test    install, run the tests (unit, integration, e2e on real vLLM)
 #   make check   format, lint, strict types (of the page's JavaScript too, with npm); changes nothing
 #   make fix     format and lint, writing
@@ -35,10 +36,13 @@ SERVE_ENV := $(shell grep -v '^\#' cluster/serve.env) RAY_SERVE_HAPROXY_BINARY_P
 # Tests start a hundred Python processes, each of which would otherwise compile our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test test-unit test-integration test-e2e test-long coverage check fix install install-dev tools hashes weights clean
+.PHONY: serve observe test test-unit test-integration test-e2e test-long coverage check fix install install-dev tools hashes weights clean
 
 serve: install weights
 	@$(SERVE_ENV) $(BIN)/power-lever serve serve_config.yaml
+
+observe: install
+	@$(BIN)/python -m cluster.observability.observe
 
 weights: install
 	@echo "models, of which what is missing is made or downloaded:"

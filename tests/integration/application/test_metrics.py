@@ -9,11 +9,14 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 from bench.load.processes import command_of
 from bench.load.servers import Server
+from cluster.observability.dashboard import queries
 from cluster.observability.series import CATALOGUE, GPU_ENERGY, LABELS, Series
 from tests.support.api import PATIENCE_S, Api
+from tests.support.dashboards import alert_expressions, observed, selectors, without_series
 from tests.support.scrape import Line, parsed, scrape_ray, total
 
 ASKED = {"prompt": "What is the capital of France? stub:tokens=5", "mode": "manual", "power": 10}
@@ -103,6 +106,22 @@ def test_every_series_of_the_catalogue_comes_out_with_its_labels_here_and_at_ray
         assert all(line.labels[label] in LABELS[label] for label in series.labels), line
         if series.in_metrics:
             assert set(here[sample_name(series)].labels) == set(series.labels), series.name
+
+
+def test_every_query_of_the_dashboard_and_of_the_alerts_finds_its_series_in_a_real_prometheus(
+    api: Api, tight: Api, broken: Api, server: Server, tmp_path: Path
+) -> None:
+    def traffic() -> None:
+        assert api.infer(**LIMITED).kinds[-1] == "done"
+        assert broken.infer(**POOR_DRAFT).kinds[-1] == "done"
+        assert tight.post("/v1/chat/completions", {"model": "gpt-9"}).status_code == 404
+
+    # An alert is not to fire: what it looks at is to be there.
+    looked_at = [each for promql in alert_expressions() for each in selectors(promql) if "engine_failed" not in each]
+    with observed(server, tmp_path) as prometheus:
+        assert without_series(prometheus, [*queries(needs_vllm=False), *looked_at], traffic) == []
+        assert set(prometheus.targets().values()) == {"up"}
+        assert set(prometheus.rules().values()) == {"ok"}
 
 
 def test_nothing_of_a_request_is_in_a_label(api: Api, server: Server) -> None:
