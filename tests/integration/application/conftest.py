@@ -99,7 +99,8 @@ def server(claude: MessagesApi) -> Iterator[Server]:
             "/planning": merge(STUBS, merge(PLANNING, agent)),
         }
     )
-    server.env = {**server.env, "ANTHROPIC_API_KEY": KEY}
+    # Ray shows metrics after 3 s instead of 10.
+    server.env = {**server.env, "ANTHROPIC_API_KEY": KEY, "RAY_metrics_report_interval_ms": "3000"}
     with running(server):
         yield server
 
