@@ -105,7 +105,8 @@ def main(arguments: Sequence[str] | None = None, env: Mapping[str, str] = os.env
         return _failed(NO_PROMETHEUS)
     if _is_taken(port):
         return _failed(f"Port {port} is taken: is Prometheus running already? {address}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a job in the background is started with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="power-lever-observe-")))
         started = [_start(stack, prometheus_command(prometheus, data / "prometheus", port), env)]
