@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None, env: Mapping[str, str] = os.env
         return _failed(f"Port {port} is taken: is Prometheus running already? {address}")
     for number in (signal.SIGINT, signal.SIGTERM):  # a job in the background is started with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
-    with contextlib.ExitStack() as stack:
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="power-lever-observe-")))
         started = [_start(stack, prometheus_command(prometheus, data / "prometheus", port), env)]
         if not _wait_ready(started[0], f"{address}/-/ready"):
@@ -122,10 +122,9 @@ def main(arguments: Sequence[str] | None = None, env: Mapping[str, str] = os.env
             "It scrapes Ray's metrics ports and http://localhost:8000/metrics: start `make serve` in another terminal."
         )
         print("Ctrl-C stops.", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            while all(process.poll() is None for process in started):
-                time.sleep(0.5)
-            return _failed("A program ended by itself; its reason is above.")
+        while all(process.poll() is None for process in started):
+            time.sleep(0.5)
+        return _failed("A program ended by itself; its reason is above.")
     return 0
 
 
