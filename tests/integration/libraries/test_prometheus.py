@@ -60,17 +60,20 @@ def test_make_observe_starts_prometheus_says_where_it_is_and_ends_it_on_ctrl_c()
     process = subprocess.Popen(
         [*OBSERVE, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
     )
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "Ctrl-C" in line:
-            break
-    assert f"http://127.0.0.1:{port}" in lines[0]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/rules", timeout=30) as response:
-        assert b"PowerLeverTierFailing" in response.read()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "Ctrl-C" in line:
+                break
+        assert f"http://127.0.0.1:{port}" in lines[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/rules", timeout=30) as response:
+            assert b"PowerLeverTierFailing" in response.read()
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+    assert code == 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5)
 
