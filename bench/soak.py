@@ -10,7 +10,7 @@ silence      SIGSTOP of a replica for 8 s: it is lost after 5 s, and goes on wri
 controller   SIGKILL of Serve's controller, which Ray starts again
 
 lost        streams that did not end with `done`
-doubled     streams with more tokens than the server counts, or with more than one end
+doubled     streams with more or fewer tokens than the server counts, or with more than one end
 differing   streams with other tokens than the undisturbed run
 ties        of these, the ones whose first other token was as likely as the undisturbed one, by less than 0.001 of
             its log-probability: there a prompt that is read gives another last bit than one that was decoded
@@ -132,10 +132,11 @@ class Tally:
             self.lost += 1
             self.errors[read.error or "no end"] += 1
             return
-        self.doubled += read.ends != 1 or len(read.ids) != read.counted
+        doubled = read.ends != 1 or len(read.ids) != read.counted
+        self.doubled += doubled
         if read.ids != whole.ids:
             self.differing += 1
-            self.ties += is_tie(read, whole)
+            self.ties += not doubled and is_tie(read, whole)
 
 
 def is_tie(read: TokenReader, whole: TokenReader) -> bool:
