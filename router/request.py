@@ -17,6 +17,8 @@ Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh", 
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 
 
+Dial = Annotated[Power, Field(strict=True)]
+"""JSON's numbers alone: `true` and `"5"` are mistakes."""
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -35,11 +37,11 @@ class Message(Frozen):
 class Constraints(Frozen):
     """Limits that the plan should keep; the fields are those of `Limit`."""
 
-    max_ttft_ms: float | None = Field(default=None, gt=0, description="Time to first token, ms.")
-    max_total_ms: float | None = Field(default=None, gt=0, description="Time to the last token, ms.")
-    max_cost_usd: float | None = Field(default=None, gt=0, description="Cost of the answer, USD.")
-    max_energy_wh: float | None = Field(default=None, gt=0, description="Energy of the answer, Wh.")
-    max_co2_g: float | None = Field(default=None, gt=0, description="CO2 of the answer, g.")
+    max_ttft_ms: float | None = Field(default=None, gt=0, strict=True, description="Time to first token, ms.")
+    max_total_ms: float | None = Field(default=None, gt=0, strict=True, description="Time to the last token, ms.")
+    max_cost_usd: float | None = Field(default=None, gt=0, strict=True, description="Cost of the answer, USD.")
+    max_energy_wh: float | None = Field(default=None, gt=0, strict=True, description="Energy of the answer, Wh.")
+    max_co2_g: float | None = Field(default=None, gt=0, strict=True, description="CO2 of the answer, g.")
 
 
 class InferenceRequest(Frozen):
@@ -50,19 +52,23 @@ class InferenceRequest(Frozen):
     mode: Mode = Field(
         default="auto", description="`auto`: power follows the prompt's difficulty; `manual`: power is the dial."
     )
-    power: Power | None = Field(default=None, description="Power dial, 0-100; only in manual mode (default 50).")
-    speed: Power | None = Field(default=None, description="Speed dial, 0-100 (default 50).")
+    power: Dial | None = Field(default=None, description="Power dial, 0-100; only in manual mode (default 50).")
+    speed: Dial | None = Field(default=None, description="Speed dial, 0-100 (default 50).")
     spec: SpecParams | None = Field(default=None, description="Speculative decoding of this request.")
     constraints: Constraints | None = Field(default=None, description="Limits that the plan should keep.")
     goal: Goal | None = Field(
         default=None, description="What matters most, in auto mode: it shifts the tier (`router/selection.py`)."
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, description="Most completion tokens; default from the speed dial."
+        default=None, ge=1, strict=True, description="Most completion tokens; default from the speed dial."
     )
-    temperature: float | None = Field(default=None, ge=0, le=2, description="Sampling temperature; default from speed.")
-    top_p: float | None = Field(default=None, gt=0, le=1, description="Nucleus sampling mass; default from speed.")
-    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Sampling seed.")
+    temperature: float | None = Field(
+        default=None, ge=0, le=2, strict=True, description="Sampling temperature; default from speed."
+    )
+    top_p: float | None = Field(
+        default=None, gt=0, le=1, strict=True, description="Nucleus sampling mass; default from speed."
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True, description="Sampling seed.")
     stop: Annotated[tuple[StopString, ...] | None, BeforeValidator(_listed)] = Field(
         default=None,
         max_length=MAX_STOPS,

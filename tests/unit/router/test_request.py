@@ -103,3 +103,17 @@ def test_k_is_a_number_or_auto(k: Any) -> None:
 def test_a_request_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         InferenceRequest(prompt="Hi").power = 3
+
+
+@pytest.mark.parametrize("wrong", [True, "5", [5]])
+@pytest.mark.parametrize("field", ["power", "speed", "max_tokens", "temperature", "top_p", "seed", "max_ttft_ms"])
+def test_a_number_is_one_of_jsons_numbers(field: str, wrong: object) -> None:
+    given = {"constraints": {field: wrong}} if field.startswith("max_ttft") else {field: wrong}
+    with pytest.raises(ValidationError, match=r"should be a valid (number|integer)"):
+        InferenceRequest.model_validate({"prompt": "Hi", "mode": "manual"} | given)
+
+
+def test_a_whole_number_is_a_limit_and_a_temperature_too() -> None:
+    body = {"prompt": "Hi", "temperature": 1, "constraints": {"max_total_ms": 5000}}
+    request = InferenceRequest.model_validate(body)
+    assert (request.temperature, request.constraints and request.constraints.max_total_ms) == (1.0, 5000.0)
