@@ -150,8 +150,10 @@ const DRAFTS = {
 function summary(answer, points) {
   const most = figure(Math.max(...points.rate));
   const least = figure(Math.min(...points.rate));
+  // Of a step; the curve is a mean.
+  const mostK = answer.steps.reduce((soFar, step) => Math.max(soFar, step.k), 0);
   const spec = answer.metrics?.spec;
   const accepted = spec?.acceptance_rate ?? null;
-  const drafted = accepted === null ? "nothing was drafted" : `${percent(accepted)} of the drafts were accepted, K was up to ${figure(Math.max(...points.k))}`;
+  const drafted = accepted === null ? "nothing was drafted" : `${percent(accepted)} of the drafts were accepted, K was up to ${figure(mostK)}`;
   return `Plot over the answer: ${least} to ${most} tokens per second; ${drafted}.`;
 }
