@@ -13,7 +13,7 @@ noise of one reading over `SETTLE_S`. Busy time that no answer pays for (of clie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Final, NamedTuple
 
@@ -51,6 +51,10 @@ class Energy:
             return Energy(reason=self.reason or other.reason)
         idle_j = None if self.idle_j is None or other.idle_j is None else self.idle_j + other.idle_j
         return Energy(self.busy_j + other.busy_j, idle_j)
+
+    def of_more_busy_time(self, factor: float) -> Energy:
+        """Return what it would be at the same watts for so many times the busy time, and the same idle time."""
+        return self if self.busy_j is None else replace(self, busy_j=self.busy_j * factor)
 
 
 NO_METER: Final = Energy()

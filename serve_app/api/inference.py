@@ -16,7 +16,7 @@ from router.request import InferenceRequest
 from router.runs.summary import RunReport
 from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
 from serve_app.api.explanation import Explanation
-from serve_app.api.request_record import OK, RequestRecord
+from serve_app.api.request_record import OK, Delivered, RequestRecord
 from serve_app.api.routing import answer_headers
 from serve_app.api.sse import (
     PING,
@@ -143,6 +143,7 @@ class InferenceStream:
 
     async def aclose(self) -> None:
         """Close the engine's stream and the agent's explanation, also if `events` never began."""
+        self.record.delivered = Delivered(self.items.delivered, self.items.busy_s, self._first_token_s)
         try:
             await self.items.aclose()
         finally:
@@ -182,7 +183,8 @@ class InferenceStream:
                     raise self.pool.unavailable(self.plan.tier)
                 yield self._sign_of_life()
             elif isinstance(item, Admitted):
-                self._admitted_s = time.monotonic()
+                if self._first_token_s is None:
+                    self._admitted_s = time.monotonic()
             elif isinstance(item, Finished):
                 if self._explanation is not None and (result := await self._explanation.last()) is not None:
                     yield self._explained(result)
@@ -270,7 +272,8 @@ class InferenceStream:
             metrics["agent"] = self._agent_result.metrics()
         if not self.request.mock:
             self.record.finished(metrics, finished.completion_tokens)
-            if self.report is not None:
+            # A resumed answer took longer than the next one like it will.
+            if self.report is not None and len(self.items.legs) == 1:
                 self.report(run_report(self.plan, metrics))
         self.record.code = OK
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})

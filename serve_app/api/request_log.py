@@ -53,8 +53,15 @@ class RequestLog:
 
 def line_of(record: RequestRecord) -> dict[str, Any]:
     """Return what is logged of a request, less the time. Fields that it did not come to are null."""
-    plan, metrics = record.plan, record.metrics or {}
+    plan, metrics, delivered = record.plan, record.metrics or {}, record.delivered
     energy = metrics.get("energy", {})
+    took = {name: metrics.get(name) for name in _FROM_METRICS}
+    if record.metrics is not None:
+        took["completion_tokens"] = record.completion_tokens  # of all answers together
+    elif delivered is not None:
+        took |= {"completion_tokens": delivered.tokens, "busy_s": round(delivered.busy_s, 6)}
+        if delivered.first_token_s is not None:
+            took["ttft_ms"] = round((delivered.first_token_s - record.arrived_s) * 1000, 3)
     line = {
         "request_id": record.request_id,
         "route": record.route,
@@ -66,7 +73,7 @@ def line_of(record: RequestRecord) -> dict[str, Any]:
         "entry": plan.entry.name if plan else None,
         "category": plan.classification.category if plan else None,
         "total_ms": round((record.ended_s - record.arrived_s) * 1000, 3),
-        **{name: metrics.get(name) for name in _FROM_METRICS},
+        **took,
         "energy_wh": energy.get("wh"),
         "energy_source": energy.get("source"),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +15,16 @@ CLIENT_LEFT: Final = "client_left"
 OK: Final = "ok"
 _KEY: Final = "power_lever.record"
 _ERRORS_FROM: Final = 400
+
+
+class Delivered(NamedTuple):
+    """What a client got, whatever ended its answer."""
+
+    tokens: int = 0
+    busy_s: float = 0.0
+    """Its shares of the engines' busy time, s."""
+    first_token_s: float | None = None
+    """Monotonic clock, s; None: it got none."""
 
 
 @dataclass(slots=True)
@@ -32,6 +42,8 @@ class RequestRecord:
     """The data of its `metrics` event, if its answer is complete and says something of the tier."""
     completion_tokens: int = 0
     """Of all its answers together."""
+    delivered: Delivered | None = None
+    """None: nobody knows, as of answers of `/v1`, which are vLLM's own."""
     ended_s: float = 0.0
     """Monotonic clock, s."""
     request_id: str = ""

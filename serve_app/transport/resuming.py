@@ -125,7 +125,7 @@ class ResumingStream:
         if self._untaken_since_s is None:
             self.on_lost(error.code)
             self._items = self.call(self._resume)
-            return Resumed(error.code, error.message, self._delivered)
+            return Resumed(error.code, error.message, self.delivered)
         await asyncio.sleep(_PAUSE_S)
         self._items = self.call(self._resume)
         return TICK
@@ -134,27 +134,42 @@ class ResumingStream:
         assert self._admitted is not None
         self._resumes += 1
         self._cause = error.message
-        if self._delivered > self._before:
-            self.legs.append(Leg(self._admitted.entry, self._delivered - self._before, self._busy_s, error.code))
-        if self._delivered:
+        if self.delivered > self._before:
+            self.legs.append(Leg(self._admitted.entry, self.delivered - self._before, self._busy_s, error.code))
+        if self.delivered:
             ids = bytes(self._ids)
             self._resume = Resume(self._admitted.entry, self._admitted.prompt_ids, ids, self._resumes)
-        self._admitted, self._busy_s, self._before = None, 0.0, self._delivered
-
-    @property
-    def _delivered(self) -> int:
-        return len(self._ids) // ID_BYTES
+        self._admitted, self._busy_s, self._before = None, 0.0, self.delivered
 
     def _whole(self, last: Finished) -> Finished:
-        """Return the end of the whole answer: the last replica knows of its own part alone."""
+        """Return the end of the whole answer: the last replica knows of its own part alone.
+
+        Its counts of drafts (`spec`) are those of its own part.
+        """
         if self._admitted is not None:
             self.legs.append(Leg(self._admitted.entry, last.completion_tokens, last.busy_s, "done"))
         busy_s = sum(leg.busy_s for leg in self.legs)
         # As if the first replicas had had as many requests beside this one as the last had.
         scale = busy_s / last.busy_s if last.busy_s > 0 else 1.0
-        engine_s = None if last.engine_s is None else last.engine_s * scale
-        tokens = sum(leg.completion_tokens for leg in self.legs)
-        return replace(last, completion_tokens=tokens, busy_s=busy_s, engine_s=engine_s)
+        return replace(
+            last,
+            completion_tokens=sum(leg.completion_tokens for leg in self.legs),
+            queue_ms=last.queue_ms if self._resumes == 0 else 0.0,  # of the first replica it is not known
+            busy_s=busy_s,
+            engine_s=None if last.engine_s is None else last.engine_s * scale,
+            # The lost replicas' joules as if their cards had drawn what the last one's did.
+            energy=last.energy.of_more_busy_time(scale),
+        )
+
+    @property
+    def delivered(self) -> int:
+        """Tokens that were delivered so far."""
+        return len(self._ids) // ID_BYTES
+
+    @property
+    def busy_s(self) -> float:
+        """Shares of the engines' busy time so far, s."""
+        return sum(leg.busy_s for leg in self.legs) + (0.0 if self._finished else self._busy_s)
 
     def peek(self) -> Admitted | TokenBatch | Finished | None:
         """Return the next item if it has arrived."""

@@ -156,6 +156,26 @@ async def test_stub_answers_and_failed_requests_are_not_reported(case: Case) -> 
     assert case.reports == []
 
 
+async def test_a_resumed_answer_waited_only_for_its_first_replica_and_teaches_nothing() -> None:
+    case = Case([])
+    lost = ApiError("replica_lost", "went away", status=503, retryable=True)
+    first: Script[Any] = Script([Wait(1), ADMITTED, Wait(1), TOKENS[0], Wait(5), lost])
+    second: Script[Any] = Script([Wait(3), ADMITTED, TOKENS[1], FINISHED])
+    calls = iter((first, second))
+    stream = case.stream()
+    await stream.items.aclose()
+    clock = asyncio.get_running_loop().time
+    stream.items = ResumingStream(lambda _: LocalStream(next(calls).stream()), math.inf, clock)
+    events = sse_events(await collect(stream.events()))
+    assert kinds(events)[-2:] == ["metrics", "done"]
+    metrics = only(events, "metrics")[0]
+    assert (metrics["queue_ms"], metrics["ttft_ms"]) == (pytest.approx(1000), pytest.approx(2000))
+    assert metrics["tokens_per_sec"] == pytest.approx(metrics["completion_tokens"] / 9, rel=1e-3)
+    assert case.reports == []
+    resumed = [status for status in only(events, "status") if status["state"] == "resumed"]
+    assert [status["reason"] for status in resumed] == ["went away"]
+
+
 async def test_an_answer_without_tokens_ends_properly() -> None:
     events = await Case([ADMITTED, Wait(1), Finished("stop", 4, 0, 0.0, SpecStats(), 0.5)]).events()
     assert kinds(events)[-2:] == ["metrics", "done"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.request_log import RequestLog
+from serve_app.api.request_log import RequestLog, line_of
 from serve_app.api.request_record import CLIENT_LEFT, RequestRecord
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress
@@ -79,6 +79,21 @@ async def test_prompts_are_in_the_log_where_the_operator_asks_for_them(monkeypat
     await ingress.post("/api/inference", {"messages": MESSAGES})
     await ingress.post("/v1/chat/completions", {"model": "auto", "messages": MESSAGES})
     assert [line["prompt"] for line in lines(ingress.log_folder)] == [{"messages": MESSAGES}] * 2
+
+
+async def test_several_answers_are_counted_together(ingress: LocalIngress) -> None:
+    record = RequestRecord("/v1/chat/completions", code="ok")
+    record.finished({"completion_tokens": 8, "energy": {"wh": 0.1, "source": "modelled"}}, completion_tokens=24)
+    assert line_of(record)["completion_tokens"] == 24
+
+
+async def test_an_answer_that_failed_has_what_was_delivered(ingress: LocalIngress) -> None:
+    body = {"prompt": "x stub:fail=4", "mode": "manual", "power": 10}
+    await ingress.post("/api/inference", body)
+    (line,) = lines(ingress.log_folder)
+    assert (line["outcome"], line["completion_tokens"], line["finish_reason"]) == ("engine_failed", 4, None)
+    assert 0 <= line["ttft_ms"] <= line["total_ms"]
+    assert line["busy_s"] >= 0
 
 
 def test_a_client_that_left_has_a_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import GenerationStream, ResponseStream
 from serve_app.transport.resuming import RepeatingStream, Resumed, ResumingStream
 from serve_app.transport.stream import TICK, LocalStream
+from sustainability.measured import Energy
 from tests.support.streams import Script, Wait
 
 ADMITTED = Admitted("small", pack_ids([1, 2]))
@@ -81,6 +83,22 @@ async def test_a_lost_replica_is_replaced_from_the_last_token_on() -> None:
     # Usage counts the answer as one, each part once.
     assert items[-1] == finished(4, busy_s=0.75, engine_s=1.5)
     assert replicas.all_closed
+
+
+async def test_the_joules_of_a_lost_replica_are_billed_at_the_watts_of_the_last() -> None:
+    last = replace(finished(1, busy_s=0.5), energy=Energy(busy_j=100.0, idle_j=3.0), queue_ms=40.0)
+    replicas = Replicas([ADMITTED, tokens(7, busy_s=0.25), LOST], [ADMITTED, tokens(8, busy_s=0.5), last])
+    whole = (await read(stream_of(replicas)))[-1]
+    assert isinstance(whole, Finished)
+    assert (whole.busy_s, whole.energy) == (0.75, Energy(busy_j=150.0, idle_j=3.0))
+    assert whole.queue_ms == 0.0  # it was the second replica's, long after the first token
+
+
+async def test_what_was_delivered_is_known_whatever_ends_the_answer() -> None:
+    stream = stream_of(Replicas([ADMITTED, tokens(7, 8, busy_s=0.25), LOST], [ADMITTED, tokens(9, busy_s=0.5), FAILED]))
+    with pytest.raises(ApiError, match="gave up"):
+        await read(stream)
+    assert (stream.delivered, stream.busy_s) == (3, 0.75)
 
 
 async def test_it_goes_on_twice_and_ids_of_all_parts_are_given_to_the_third_replica() -> None:
