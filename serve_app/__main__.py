@@ -60,6 +60,7 @@ class Program(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="`power-lever COMMAND --help` lists a command's arguments.",
 )
+@click.version_option(package_name="power-lever")
 def program() -> None:
     """Inference as a dial: each prompt on the smallest GPU tier that is good enough."""
 

@@ -142,6 +142,7 @@ async def _serve_application(url: str) -> None:
 def command(url: str | None, profile: Path | None) -> None:
     """Offer the router's tools to an MCP client over stdio, until stdin ends.
 
+    \f
     Raises:
         ConfigError: the profile is wrong.
     """

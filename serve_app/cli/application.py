@@ -19,16 +19,28 @@ _SILENT_S: Final = 60.0
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class ApplicationUrl(click.ParamType[str]):
+    """The URL of an application, returned without a slash at its end."""
+
+    name = "url"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the URL; wrong usage where it does not begin with `http://` or `https://`."""
+        if not value.startswith(("http://", "https://")):
+            self.fail(f"{value!r} needs http:// or https:// at its start, as in {DEFAULT_URL}", param, ctx)
+        return value.rstrip("/")
+
+
 def url_option(function: Function) -> Function:
     """Add `--url`: of the application; the environment's POWER_LEVER_URL, else the default of `make serve`."""
     return click.option(
         "--url",
+        type=ApplicationUrl(),
         envvar="POWER_LEVER_URL",
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
         help="of the application",
-        callback=lambda _context, _parameter, given: given.rstrip("/"),
     )(function)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from router.words import number
 from serve_app.cli.application import answer_events, url_option
-from serve_app.cli.request_options import request_body, request_options
+from serve_app.cli.request_options import FiniteRange, request_body, request_options
 
 INTERRUPTED: Final = 130
 _ACCEPTED: Final = "underline"
@@ -25,7 +25,7 @@ _KEEP: Final = {"\n", "\t"}
 
 @click.command()
 @request_options
-@click.option("--temperature", type=float, metavar="X", help="sampling temperature, 0-2")
+@click.option("--temperature", type=FiniteRange(0, 2), metavar="X", help="sampling temperature, 0-2")
 @click.option("--k", metavar="K", help="most draft tokens a step, 0-32, or auto")
 @click.option("--json", "as_json", is_flag=True, help="print the events, one JSON object a line")
 @click.option("--quiet", is_flag=True, help="print the answer only")

@@ -23,7 +23,7 @@ from router.needs import NoTierError
 from router.plan import Plan, plan
 from router.request import InferenceRequest
 from router.words import number
-from serve_app.cli.application import read_tiers_view
+from serve_app.cli.application import ApplicationUrl, read_tiers_view
 from serve_app.cli.request_options import request_body, request_options
 
 _DEFAULT_PROFILE: Final = Path(__file__).parents[2] / "cluster" / "profiles" / "gpu.yaml"
@@ -32,7 +32,7 @@ _COLUMNS: Final = ("", "tier", "TTFT s", "total s", "USD", "Wh", "CO2 g", "good 
 
 @click.command(help=__doc__)
 @request_options
-@click.option("--url", help="a running application, with its tiers as they are now")
+@click.option("--url", type=ApplicationUrl(), help="a running application, with its tiers as they are now")
 @click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="a profile's YAML, nothing running")
 @click.option("--json", "as_json", is_flag=True, help="print the decision record as JSON")
 def command(url: str | None, profile: Path | None, as_json: bool, **given: Any) -> None:
@@ -43,9 +43,10 @@ def command(url: str | None, profile: Path | None, as_json: bool, **given: Any) 
     """
     if url is not None and profile is not None:
         raise click.UsageError("name one source: --url or --profile")
-    context = profile_context(profile or _DEFAULT_PROFILE) if url is None else _application(url.rstrip("/"))
+    body = request_body(**given)
+    context = profile_context(profile or _DEFAULT_PROFILE) if url is None else _application(url)
     try:
-        request = InferenceRequest.model_validate(request_body(**given))
+        request = InferenceRequest.model_validate(body)
         made = plan(request, context.observation, context.profile)
     except ValidationError as error:
         raise ConfigError.of(error, InferenceRequest, "plan") from error

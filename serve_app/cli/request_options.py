@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_args
 
 import click
 
+from router.errors import ConfigError
 from router.request import LIMITS, Goal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -21,6 +24,20 @@ _LIMIT_HELP: Final = {
 }
 
 
+class FiniteRange(click.FloatRange):
+    """A range of numbers. `nan` is in every `click.FloatRange`, and neither it nor `inf` can be written in JSON."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; wrong usage where it is none or outside the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+_LIMIT: Final = FiniteRange(min=0, min_open=True)
+
+
 def request_options(function: Function) -> Function:
     """Add the argument and the options that `request_body` takes."""
     decorators = [
@@ -31,7 +48,7 @@ def request_options(function: Function) -> Function:
         click.option("--goal", type=click.Choice(get_args(Goal)), help="what matters most, in AUTO"),
         click.option("--max-tokens", type=int, metavar="N", help="most tokens of the answer"),
         *(
-            click.option(f"--{limit.replace('_', '-')}", type=float, metavar="X", help=_LIMIT_HELP[limit])
+            click.option(f"--{limit.replace('_', '-')}", type=_LIMIT, metavar="X", help=_LIMIT_HELP[limit])
             for limit in LIMITS
         ),
     ]
@@ -48,8 +65,14 @@ def request_body(prompt: str | None, system: str | None, power: int | None, **gi
         system: a message before it.
         power: sets manual mode.
         given: other fields, among them the limits; None: not given.
+
+    Raises:
+        click.UsageError: the prompt is empty.
+        ConfigError: a text is not UTF-8.
     """
-    text = sys.stdin.read() if prompt in (None, "-") else prompt
+    text = _stdin() if prompt is None or prompt == "-" else prompt
+    if not text.strip():
+        raise click.UsageError("the prompt is empty")
     body: dict[str, Any] = {"prompt": text}
     if system is not None:
         body = {"messages": [{"role": "system", "content": system}, {"role": "user", "content": text}]}
@@ -58,4 +81,16 @@ def request_body(prompt: str | None, system: str | None, power: int | None, **gi
     limits = {name: given.pop(name) for name in LIMITS if given.get(name) is not None}
     if limits:
         body["constraints"] = limits
-    return body | {name: value for name, value in given.items() if value is not None}
+    body |= {name: value for name, value in given.items() if value is not None}
+    try:
+        json.dumps(body, ensure_ascii=False).encode()  # Python keeps what it cannot decode as lone surrogates
+    except UnicodeEncodeError as error:
+        raise ConfigError("the prompt or an option is not UTF-8 text") from error
+    return body
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the prompt on stdin is not {error.encoding} text") from error

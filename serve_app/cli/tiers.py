@@ -30,6 +30,7 @@ _COLUMNS: Final = (*_LEFT, "up/most", "run+wait", "TTFT s", "tokens/s", "drafts"
 def command(url: str, once: bool, as_json: bool) -> None:
     """Watch the tiers of a running application, until Ctrl-C.
 
+    \f
     Raises:
         ConfigError: it does not answer.
     """

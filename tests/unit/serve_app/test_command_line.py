@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ from serve_app.__main__ import COMMANDS, main
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_explains_its_arguments(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"Usage: power-lever {name}")
+    said = capsys.readouterr().out
+    assert said.startswith(f"Usage: power-lever {name}")
+    assert "Raises" not in said
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"power-lever, version {version('power-lever')}\n"
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,6 @@ def test_a_running_application_is_planned_with_as_it_is(
     [
         (["Hi", "--max-tokens", "99999"], "which comes nearest"),
         (["Hi", "--max-tokens", "0"], "max_tokens"),
-        ([""], "prompt"),
     ],
 )
 def test_what_no_tier_can_answer_is_an_error(arguments: list[str], problem: str, profile: list[str]) -> None:
