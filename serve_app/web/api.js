@@ -1,14 +1,15 @@
 // The page's requests to its own server. Paths are relative, so that the application may have a route prefix.
 
+import { BrokenEvent } from "./events.js";
 import { readEvents } from "./stream.js";
 
 /** @import {InferenceRequest, Tiers} from "./types.js" */
-/** @import {StreamEvent} from "./stream.js" */
+/** @import {StreamEvent} from "./events.js" */
 
 /** The request has no answer: the server refused it, or the connection failed. */
 export class RequestError extends Error {
   /**
-   * @param {string} code the server's, or `connection_lost`
+   * @param {string} code the server's, `connection_lost` or `broken_event`
    * @param {string} message
    * @param {boolean} retryable
    */
@@ -25,7 +26,7 @@ export class RequestError extends Error {
  * @param {InferenceRequest} request
  * @param {AbortSignal} signal
  * @returns {AsyncGenerator<StreamEvent[], void, void>}
- * @throws {RequestError} the server refused, or the connection failed; `AbortError` if the signal was aborted
+ * @throws {RequestError} the server refused, an event cannot be read, or the connection failed; `AbortError` if the signal was aborted
  */
 export async function* ask(request, signal) {
   try {
@@ -39,6 +40,7 @@ export async function* ask(request, signal) {
     yield* readEvents(response.body);
   } catch (error) {
     if (signal.aborted || error instanceof RequestError) throw error;
+    if (error instanceof BrokenEvent) throw new RequestError("broken_event", error.message, true);
     throw new RequestError("connection_lost", "The connection to the server was lost.", true);
   }
 }

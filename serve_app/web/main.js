@@ -123,11 +123,11 @@ async function run(request) {
   shown = answer;
   announcer.begin();
   announcer.say("Asking");
-  setRunning(true);
-  history.add(answer);
   const live = setInterval(drawSoon, LIVE_EVERY_MS);
   let said = "";
   try {
+    setRunning(true);
+    history.add(answer);
     for await (const events of ask(request, abort.signal)) {
       for (const event of events) {
         answer.take(event, now());
@@ -148,6 +148,7 @@ async function run(request) {
       throw error;
     }
   } finally {
+    abort.abort(); // an answer that nobody reads any more must not keep the engine
     clearInterval(live);
     announcer.follow(answer, now());
     announcer.say([phaseWords(answer), answer.trouble?.message].filter(Boolean).join(". "));

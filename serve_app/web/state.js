@@ -1,7 +1,7 @@
 // What is known of one answer, from its events. No DOM and no clock.
 
 /** @import {Config, Decision, Escalation, InferenceRequest, KnownEvent, Metrics, Reasoning, Status, Trace} from "./types.js" */
-/** @import {StreamEvent} from "./stream.js" */
+/** @import {StreamEvent} from "./events.js" */
 
 /**
  * A stretch of the answer: text whose tokens are all drafted or all not, or a seam where another tier went on.

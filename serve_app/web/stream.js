@@ -1,13 +1,12 @@
 // Reads the events of `POST /api/inference` from a response's bytes.
 
-/**
- * An event as it came: one of `KnownEvent`, or one of a type that this page does not know.
- *
- * @typedef {{type: string, data: any}} StreamEvent
- */
+import { readEvent } from "./events.js";
+
+/** @import {BrokenEvent, StreamEvent} from "./events.js" */
 
 /**
  * Cuts server-sent events out of pieces of text, wherever a piece ends. Comments (pings) and blank blocks give nothing.
+ * A proxy may end lines with CRLF.
  */
 export class EventCutter {
   #rest = "";
@@ -15,13 +14,14 @@ export class EventCutter {
   /**
    * @param {string} piece
    * @returns {StreamEvent[]} the events that are complete now
+   * @throws {BrokenEvent}
    */
   push(piece) {
-    const blocks = (this.#rest + piece).split("\n\n");
+    const blocks = (this.#rest + piece).split(/\r?\n\r?\n/);
     this.#rest = blocks.pop() ?? "";
     return blocks.flatMap((block) => {
-      const lines = block.split("\n").filter((line) => line.startsWith("data:"));
-      return lines.length ? [JSON.parse(lines.map((line) => line.slice(5)).join("\n"))] : [];
+      const lines = block.split(/\r?\n/).filter((line) => line.startsWith("data:"));
+      return lines.length ? [readEvent(lines.map((line) => line.slice(5)).join("\n"))] : [];
     });
   }
 }

@@ -25,6 +25,7 @@ export function waitWords(status) {
 const TROUBLES = {
   connection_lost: "No connection",
   stream_cut: "The answer was cut off",
+  broken_event: "The page cannot read the answer",
   bad_gateway: "The server did not answer",
   overloaded: "Too many requests at once",
   stopping: "The server is stopping",

@@ -80,10 +80,12 @@ def test_a_sentence_is_said_when_it_is_finished(page: Page, text: str, said: str
     assert text[: found["upTo"]].strip() == said
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
-def test_events_are_cut_the_same_in_any_pieces(page: Page, size: int) -> None:
+def test_events_are_cut_the_same_in_any_pieces(page: Page, size: int, line_end: str) -> None:
     first = 'data: {"type":"a","data":{"text":"\\n\\n⚡"}}'
     text = f': ping\n\n{first}\n\n\n\n: ping\n\ndata:{{"type":"b","data":1}}\n\ndata: {{"ty'
+    text = text.replace("\n", line_end)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     script = """async (pieces) => {
       const { EventCutter } = await import("./web/stream.js");

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from serve_app.api.sse import event
-from tests.integration.web.scripts import closing, opening, token
+from tests.integration.web.scripts import closing, opening, real_events, token
 from tests.support.browser import Visit, visiting
 from tests.support.page_server import CUT, PageServer, page_server
 from tests.support.streams import Wait
@@ -69,6 +71,43 @@ def test_a_stream_that_ends_without_an_end_was_cut_off(visit: Visit, server: Pag
     visit.ask("script:short")
     visit.wait_for("failed")
     expect(visit.element("trouble-title")).to_have_text("The answer was cut off.")
+
+
+def without_savings(server: PageServer) -> bytes:
+    [metrics] = [data for kind, data in real_events(server) if kind == "metrics"]
+    return event("metrics", metrics | {"savings": None})
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda _: b'data: {"type":"token"}\n\n', "An event of the answer, “token”, lacks what it must have."),
+        (lambda _: event("config", {}), "An event of the answer, “config”, lacks what it must have."),
+        (
+            lambda _: event("trace", {"step": "classify_prompt", "result": {"reasons": None}}),
+            "An event of the answer, “trace”, lacks what it must have.",
+        ),
+        (without_savings, "An event of the answer, “metrics”, lacks what it must have."),
+        (lambda _: b"data: 5\n\n", "An event of the answer has no type."),
+        (lambda _: b'data: {"type":\n\n', "An event of the answer is not JSON."),
+    ],
+    ids=["no data", "no tier", "no reasons", "no savings", "no type", "no JSON"],
+)
+def test_a_broken_event_is_said_ends_the_request_and_the_next_one_is_answered(
+    visit: Visit, server: PageServer, broken: Callable[[PageServer], bytes], message: str
+) -> None:
+    server.door.scripts["broken"] = [opening(server), token("Half"), Wait(0.3), broken(server), Wait(4), token(".")]
+    with visit.page.expect_event("requestfailed") as ended:
+        visit.ask("script:broken")
+    assert ended.value.failure == "net::ERR_ABORTED"  # and did not go on to its end
+    visit.wait_for("failed")
+    assert visit.answer() == "Half"
+    expect(visit.element("trouble-title")).to_have_text("The page cannot read the answer.")
+    expect(visit.element("trouble-message")).to_have_text(message)
+
+    visit.ask("Hello. stub:tokens=3")
+    visit.wait_for("done")
+    expect(visit.element("trouble")).to_be_hidden()
 
 
 def test_a_refusal_is_shown_with_the_servers_own_words(visit: Visit) -> None:
