@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import click
 from rich.console import Console, Group
@@ -21,6 +21,9 @@ _EVERY_S: Final = 1.0
 _STYLES: Final = {"warm": "green", "busy": "yellow", "failed": "red", "loading": "cyan", "provisioning": "cyan"}
 _LEFT: Final = ("tier", "state", "GPU", "model")
 _COLUMNS: Final = (*_LEFT, "up/most", "run+wait", "TTFT s", "tokens/s", "drafts")
+_KEPT: Final = ("tier", "state", "model")
+"""Columns of which no terminal is too narrow; there the last one wraps."""
+_NO_LIMIT: Final = 10_000
 
 
 @click.command()
@@ -35,34 +38,53 @@ def command(url: str, once: bool, as_json: bool) -> None:
         ConfigError: it does not answer.
     """
     view = read_tiers_view(url)
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    on_terminal = sys.stdout.isatty()
+    console = Console() if on_terminal else Console(width=_NO_LIMIT)
     if as_json:
         click.echo(json.dumps(view, indent=2))
-    elif once or not console.is_terminal:
-        console.print(shown(view))
+    elif once or not on_terminal:
+        console.print(shown(view, console))
     else:
         _watch(url, view, console)
 
 
 def _watch(url: str, view: Mapping[str, Any], console: Console) -> None:
     try:
-        with Live(shown(view), console=console, auto_refresh=False) as live:
+        with Live(shown(view, console), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(_EVERY_S)
-                live.update(shown(read_tiers_view(url)), refresh=True)
+                live.update(shown(read_tiers_view(url), console), refresh=True)
     except KeyboardInterrupt:
         return  # that is how one ends it
 
 
-def shown(view: Mapping[str, Any]) -> Group:
-    """Return a table with a row for each tier, and below it why a tier is not fully up and which entries it left."""
-    table = Table(title=f"profile {view['profile']}", title_justify="left", box=None, pad_edge=False, padding=(0, 1))
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True, overflow="fold")
-    for tier in view["tiers"]:
-        table.add_row(*_row(tier))
+def shown(view: Mapping[str, Any], console: Console) -> Group:
+    """Return a table with a row for each tier, and below it why a tier is not fully up and which entries it left.
+
+    Where the console is too narrow for all columns, the last ones that may be missed are left out.
+    """
+    table = _table(view, _COLUMNS)
+    columns = list(_COLUMNS)
+    unlimited = console.options.update(max_width=_NO_LIMIT)
+    for spare in reversed([name for name in _COLUMNS if name not in _KEPT]):
+        if console.measure(table, options=unlimited).maximum <= console.width:
+            break
+        columns.remove(spare)
+        table = _table(view, columns)
     notes = [Text(f"{tier['name']}: {line}", style="dim") for tier in view["tiers"] for line in notes_of(tier)]
     return Group(table, *notes)
+
+
+def _table(view: Mapping[str, Any], columns: Sequence[str]) -> Table:
+    title = f"profile {view['profile']}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+    for name in columns:
+        justify: Literal["left", "right"] = "left" if name in _LEFT else "right"
+        table.add_column(name, justify=justify, no_wrap=name != "model", overflow="fold")
+    for tier in view["tiers"]:
+        cells = dict(zip(_COLUMNS, _row(tier), strict=True))
+        table.add_row(*(cells[name] for name in columns))
+    return table
 
 
 def _row(tier: Mapping[str, Any]) -> list[str | Text]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from serve_app.cli.ask import printable, waiting_line
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress
 from tests.support.served import served
+from tests.support.terminal import on_a_terminal
 
 Handler = Callable[[Request], Any]
 CONFIG = {"type": "config", "data": {"tier": "eco", "target_model": "small", "gpu": "L4"}}
@@ -278,23 +277,3 @@ def test_ctrl_c_ends_the_request_on_the_server_and_is_exit_code_130(serve: Calla
     finally:
         process.kill()
         process.communicate()
-
-
-def on_a_terminal(arguments: list[str], env: dict[str, str]) -> str:
-    """Return what the program shows on a terminal."""
-    reads, writes = pty.openpty()
-    command = [sys.executable, "-m", "serve_app", *arguments]
-    with os.fdopen(writes, "wb") as terminal:
-        process = subprocess.Popen(
-            command, stdout=terminal, stderr=terminal, stdin=terminal, env=os.environ | {"TERM": "xterm-256color"} | env
-        )
-    shown = b""
-    try:
-        while piece := os.read(reads, 4096):
-            shown += piece
-    except OSError:  # how a terminal ends
-        pass
-    finally:
-        os.close(reads)
-    process.wait(30)
-    return shown.decode()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -14,8 +17,10 @@ from starlette.routing import Route
 from router.observation import Observation, TierState
 from serve_app.__main__ import main
 from serve_app.api.views import tiers_view
+from serve_app.cli.tiers import shown
 from tests.support.app_config import app_config
 from tests.support.served import served
+from tests.support.terminal import on_a_terminal
 
 STATES = {
     "eco": TierState(running=1, engine_running=3, engine_waiting=2, queue_wait_ms=1500, active_entry="small-alone"),
@@ -34,7 +39,7 @@ def application(body: Any) -> Starlette:
 def test_each_tier_is_a_row_and_what_is_wrong_stands_below(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "40")  # of the terminal; what goes into a pipe is as wide as it must be
     with served(application(tiers_view(app_config(), Observation(STATES)))) as url:  # type: ignore[arg-type]
         assert main(["tiers", "--url", url]) == 0
     title, head, *rows = capsys.readouterr().out.splitlines()
@@ -49,6 +54,38 @@ def test_each_tier_is_a_row_and_what_is_wrong_stands_below(
         "performance: left large-eagle: out of memory",
         "ultra: no node has an H100",
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (89, "tier state GPU model up/most run+wait TTFT s tokens/s drafts"),
+        (88, "tier state GPU model up/most run+wait TTFT s tokens/s"),
+        (62, "tier state GPU model up/most"),
+        (36, "tier state model"),
+    ],
+)
+def test_a_narrow_terminal_leaves_columns_out_from_the_right(width: int, columns: str) -> None:
+    view = tiers_view(app_config(), Observation(STATES))  # type: ignore[arg-type]
+    file = io.StringIO()
+    console = Console(width=width, file=file)
+    console.print(shown(view, console))
+    _, head, eco, *rest = file.getvalue().splitlines()
+    assert " ".join(head.split()) == columns
+    assert eco.split()[:2] == ["eco", "busy"]
+    assert "small" in eco
+    assert [row.split()[0] for row in rest[:3]] == ["balanced", "performance", "ultra"]
+
+
+COLOUR = re.compile(r"\x1b\[(\d+;)*[349][0-7]m")
+
+
+@pytest.mark.parametrize(("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_no_color_leaves_no_colour(env: dict[str, str], coloured: bool) -> None:
+    with served(application(tiers_view(app_config(), Observation(STATES)))) as url:  # type: ignore[arg-type]
+        said = on_a_terminal(["tiers", "--once", "--url", url], env | {"COLUMNS": "60"})
+    assert bool(COLOUR.search(said)) is coloured
+    assert "drafts" not in said
 
 
 def test_json_is_the_answer_itself(capsys: pytest.CaptureFixture[str]) -> None:
