@@ -6,7 +6,8 @@ import { element } from "./dom.js";
 /** @import {Answer} from "./state.js" */
 /** @import {Escalation} from "./types.js" */
 
-const FENCE = /^\s*```/;
+const OPENS = /^\s*```+[^`]*$/; // what closes on its own line is no fence
+const CLOSES = /^\s*```+\s*$/;
 
 export class AnswerText {
   #where;
@@ -57,7 +58,7 @@ export class AnswerText {
       this.#put(part, drafted);
       this.#line += part;
       if (!part.endsWith("\n")) continue;
-      if (FENCE.test(this.#line)) this.#turn();
+      if ((this.#inside === this.#where ? OPENS : CLOSES).test(this.#line)) this.#turn();
       this.#line = "";
     }
   }

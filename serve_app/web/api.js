@@ -6,6 +6,8 @@ import { readEvents } from "./stream.js";
 /** @import {InferenceRequest, Tiers} from "./types.js" */
 /** @import {StreamEvent} from "./events.js" */
 
+const TIERS_WITHIN_MS = 5000;
+
 /** The request has no answer: the server refused it, or the connection failed. */
 export class RequestError extends Error {
   /**
@@ -47,11 +49,11 @@ export async function* ask(request, signal) {
 
 /**
  * @returns {Promise<Tiers>}
- * @throws {RequestError}
+ * @throws {RequestError} also where no answer comes within five seconds
  */
 export async function getTiers() {
   try {
-    const response = await fetch("api/tiers", { cache: "no-store" });
+    const response = await fetch("api/tiers", { cache: "no-store", signal: AbortSignal.timeout(TIERS_WITHIN_MS) });
     if (!response.ok) throw await refusal(response);
     return await response.json();
   } catch (error) {

@@ -83,7 +83,8 @@ function savedWords(value) {
 /** @param {import("./types.js").Metrics} metrics */
 function savingsNote({ savings, energy, place }) {
   const than = `one ${savings.counterfactual.gpu} with as many requests`;
-  const share = `${figure(Math.abs(savings.percent))} %`;
+  const nearlyAll = savings.percent >= 99.95; // would be rounded to all of it
+  const share = nearlyAll ? "over 99.9 %" : `${figure(Math.abs(savings.percent))} %`;
   const compared = savings.percent < 0 ? `This took ${share} more energy than ${than}` : `This took ${share} less energy than ${than}`;
   return `${compared} is taken to need. Energy is ${energy.source}; water and CO₂ follow from it by the factors of the site “${place.site}” and the grid “${place.grid}”.`;
 }

@@ -21,18 +21,20 @@ function sign(value) {
 }
 
 /**
- * A duration: `142 ms`, `4.9 s`, `40 s`, `1 min 12 s`.
+ * A duration: `142 ms`, `4.9 s`, `40 s`, `1 min 12 s`, `2 h 5 min`.
  *
  * @param {number | null | undefined} ms
  */
 export function duration(ms) {
   if (ms === null || ms === undefined) return UNKNOWN;
   if (ms > 0 && ms < 1) return `${ms.toFixed(2)} ms`;
-  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
   const s = ms / 1000;
   if (s < 9.95) return `${s.toFixed(1)} s`;
   if (s < 99.5) return `${Math.round(s)} s`;
-  return `${Math.floor(Math.round(s) / 60)} min ${Math.round(s) % 60} s`;
+  if (s < 3599.5) return `${Math.floor(Math.round(s) / 60)} min ${Math.round(s) % 60} s`;
+  const min = Math.round(s / 60);
+  return `${Math.floor(min / 60)} h ${min % 60} min`;
 }
 
 /**

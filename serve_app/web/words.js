@@ -16,9 +16,10 @@ const WAITS = {
 /** @param {Status} status */
 export function waitWords(status) {
   const left = status.estimate_s > 0 ? `about ${duration(status.estimate_s * 1000)} left` : "";
-  const parts = [`waited ${duration(status.waited_s * 1000)}`, left].filter(Boolean).join(", ");
+  // A request that resumes waits anew: `waited_s` counts from its arrival.
+  const waited = status.state === "resumed" ? "" : `waited ${duration(status.waited_s * 1000)}`;
   const reason = status.reason ? ` (${status.reason})` : "";
-  return `${WAITS[status.state] ?? status.state}, ${parts}${reason}`;
+  return `${[WAITS[status.state] ?? status.state, waited, left].filter(Boolean).join(", ")}${reason}`;
 }
 
 /** @type {Record<string, string>} */
@@ -36,7 +37,7 @@ const TROUBLES = {
   replica_lost: "The machine that answered is gone",
   channel_failed: "The engine cannot reach the server",
   timeout: "It took too long",
-  prompt_too_long: "The prompt is too long",
+  prompt_too_long: "The prompt or the answer is too long",
   invalid_request: "The server does not take this request",
   bad_request: "The server does not take this request",
   not_json: "The server does not take this request",

@@ -60,7 +60,7 @@ def test_html_in_an_answer_is_text(visit: Visit, server: PageServer) -> None:
     assert visit.page.locator("main img, main a, main script").count() == 0
 
 
-CODE = "So:\n```python\nx = 1\n\n  y = `2`\n```\nThat is all. ```no``` ```\n"
+CODE = "```x = 0```\nSo:\n```python\nx = 1\n\n  y = `2`\n```not yet\n```\nThat is all. ```no``` ```\n"
 
 
 def test_code_between_fences_is_shown_as_code_and_no_character_is_lost(visit: Visit, server: PageServer) -> None:
@@ -69,7 +69,7 @@ def test_code_between_fences_is_shown_as_code_and_no_character_is_lost(visit: Vi
     visit.ask("script:code")
     visit.wait_for("done")
     assert visit.element("answer").text_content() == CODE
-    assert visit.page.locator("#answer code").all_text_contents() == ["x = 1\n\n  y = `2`\n```\n"]
+    assert visit.page.locator("#answer code").all_text_contents() == ["x = 1\n\n  y = `2`\n```not yet\n```\n"]
     marked = "".join(visit.page.locator("#answer .drafted").all_text_contents())
     assert marked == CODE[::3]
 
@@ -91,7 +91,7 @@ def test_the_last_reason_is_shown_with_its_source(visit: Visit, server: PageServ
         ("queued", "Queued: another request is ahead, waited 3.0 s, about 4.0 s left"),
         ("provisioning", "Provisioning: a machine is being found, waited 3.0 s, about 4.0 s left"),
         ("loading", "Loading the model, waited 3.0 s, about 4.0 s left"),
-        ("resumed", "Resumed: another replica goes on, waited 3.0 s, about 4.0 s left"),
+        ("resumed", "Resumed: another replica goes on, about 4.0 s left"),
         ("dreaming", "dreaming, waited 3.0 s, about 4.0 s left"),
     ],
 )
@@ -185,6 +185,18 @@ def test_a_server_without_spec_k_draws_no_depth(visit: Visit, server: PageServer
     visit.wait_for("done")
     assert visit.answer() == "Yes Yes Yes Yes "
     expect(visit.page.locator("#plot canvas").nth(1)).to_be_hidden()
+
+
+@pytest.mark.parametrize(("percent", "words"), [(99.949, "99.9 %"), (99.95, "over 99.9 %")])
+def test_nearly_all_of_the_energy_is_not_all_of_it(
+    visit: Visit, server: PageServer, percent: float, words: str
+) -> None:
+    [metrics] = [data for kind, data in real_events(server) if kind == "metrics"]
+    metrics["savings"] = metrics["savings"] | {"percent": percent}
+    server.door.scripts["most"] = [opening(server), token("Yes."), event("metrics", metrics), event("done", {})]
+    visit.ask("script:most")
+    visit.wait_for("done")
+    expect(visit.element("savings")).to_contain_text(f"This took {words} less energy than one H100")
 
 
 def test_a_loss_is_shown_as_a_loss(visit: Visit, server: PageServer) -> None:

@@ -39,7 +39,7 @@ def test_an_error_that_a_retry_cannot_help_offers_none(visit: Visit, server: Pag
     server.door.scripts["long"] = [opening(server), event("error", error)]
     visit.ask("script:long")
     visit.wait_for("failed")
-    expect(visit.element("trouble-title")).to_have_text("The prompt is too long.")
+    expect(visit.element("trouble-title")).to_have_text("The prompt or the answer is too long.")
     expect(visit.element("retry")).to_be_hidden()
 
 
@@ -115,7 +115,7 @@ def test_a_refusal_is_shown_with_the_servers_own_words(visit: Visit) -> None:
     visit.set_option("max_tokens", "999999")
     visit.ask("Hello.")
     visit.wait_for("failed")
-    expect(visit.element("trouble-title")).to_have_text("The prompt is too long.")
+    expect(visit.element("trouble-title")).to_have_text("The prompt or the answer is too long.")
     expect(visit.element("trouble-message")).to_contain_text("999999")
     expect(visit.element("why")).to_be_hidden()  # nobody answered
 
@@ -136,6 +136,14 @@ def test_a_field_that_is_wrong_is_shown_and_nothing_is_asked(visit: Visit, serve
     visit.element("send").click()
     expect(visit.element("prompt")).to_be_focused()
     assert server.door.asked == []
+
+
+def test_a_server_that_holds_the_tiers_back_is_said_and_asked_again(visit: Visit) -> None:
+    expect(visit.element("server")).to_have_text(re.compile("4 of 4 tiers warm"))
+    visit.page.route("**/api/tiers", lambda _: None)  # never answered
+    expect(visit.element("server")).to_have_text("The server does not answer. Trying again.")
+    visit.page.unroute_all()
+    expect(visit.element("server")).to_have_text(re.compile("4 of 4 tiers warm"))
 
 
 def test_a_server_that_is_gone_is_said_and_found_again(browser: Browser) -> None:
