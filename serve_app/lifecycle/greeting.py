@@ -39,7 +39,8 @@ def command_here(name: str, program: Path, folder: Path) -> str:
 
 
 def tier_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
-    """Return a line for each tier that began something else, and for each chain entry that one has left.
+    """Return a line for each tier that began something else or has more or fewer replicas, and for each chain entry
+    that one has left.
 
     Args:
         before: an earlier body of `/api/tiers`; None: there was none.
@@ -58,11 +59,19 @@ def tier_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> 
         state = _state(tier)
         if state != _state(was) and (state in _TOLD or _state(was) in _TOLD):
             lines.append(f"{tier['name']} {_words(state, tier)}")
+        elif state == "warm" and tier["replicas"]["running"] != was["replicas"]["running"]:
+            lines.append(f"{tier['name']} has {_replicas(tier)}")
     return lines
 
 
 def _state(tier: Mapping[str, Any]) -> str:
     return "warm" if tier["state"] == "busy" else str(tier["state"])
+
+
+def _replicas(tier: Mapping[str, Any]) -> str:
+    replicas = tier["replicas"]
+    because = "" if tier["reason"] is None else f": {tier['reason']}"
+    return f"{replicas['running']} of at most {replicas['max']} replicas{because}"
 
 
 def _words(state: str, tier: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, read_serve_config
 from serve_app.cli.application import read_tiers_view
 from serve_app.lifecycle.greeting import command_here, starting, tier_changes, welcome
-from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog
+from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog, without_advice_against_tokens
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
 
@@ -140,7 +140,8 @@ def _start_ray(address: str | None) -> None:
 
 def _init(address: str | None) -> None:
     # What it would say, `welcome` says.
-    ray.init(address=address, namespace=SERVE_NAMESPACE, logging_level=logging.WARNING)
+    with without_advice_against_tokens():
+        ray.init(address=address, namespace=SERVE_NAMESPACE, logging_level=logging.WARNING)
 
 
 def _started_ray() -> bool:

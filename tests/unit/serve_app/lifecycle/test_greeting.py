@@ -57,6 +57,19 @@ def test_a_tier_is_followed_from_cold_to_warm_and_back() -> None:
     ]
 
 
+def test_a_warm_tier_that_loses_or_gains_a_replica_says_how_many_it_has() -> None:
+    one, two = TierState(running=1), TierState(running=2, engine_waiting=3)
+    less = TierState(running=1, pending=1, reason="no L4 is free")
+    states = [one, two, less, less, two]
+    said = [tier_changes(view(eco=before), view(eco=after)) for before, after in pairwise(states)]
+    assert said == [
+        ["eco has 2 of at most 2 replicas"],
+        ["eco has 1 of at most 2 replicas: no L4 is free"],
+        [],
+        ["eco has 2 of at most 2 replicas"],
+    ]
+
+
 def test_an_entry_that_a_tier_left_is_told_once_with_the_reason() -> None:
     left = view(ultra=TierState(starting=1, entry_failures=(("huge-alone", "out of memory"),)))
     name = left["tiers"][3]["chain"][0]["name"]
