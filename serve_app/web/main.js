@@ -18,6 +18,8 @@ import { phaseWords, troubleTitle } from "./words.js";
 
 const TIERS_EVERY_MS = 2000;
 const LIVE_EVERY_MS = 250;
+/** How much of an answer's box is seen at least when it begins. */
+const SEEN_PX = 200;
 
 const prompt = byId("prompt", HTMLTextAreaElement);
 const send = byId("send", HTMLButtonElement);
@@ -26,6 +28,7 @@ const phase = byId("phase", HTMLElement);
 const asked = byId("asked", HTMLElement);
 const empty = byId("empty", HTMLElement);
 const answerBox = byId("answer", HTMLElement);
+const answerPanel = byId("answer-panel", HTMLElement);
 const trouble = byId("trouble", HTMLElement);
 const retry = byId("retry", HTMLButtonElement);
 const marks = byId("marks", HTMLInputElement);
@@ -42,6 +45,8 @@ let running = null;
 /** The answer that was drawn last. @type {Answer | null} */
 let drawn = null;
 let drawAsked = false;
+/** The shown answer was asked just now, and is not yet drawn. */
+let askedNow = false;
 
 const board = new TierBoard(byId("tiers", HTMLElement));
 const drawBoard = () => tiers && board.draw(tiers.tiers, (running?.answer.tier ?? null) || dial.tier);
@@ -95,6 +100,15 @@ function draw() {
   plot.draw(answer, nowMs);
   why.draw(answer);
   drawTrouble(answer);
+  if (askedNow) bringIntoView();
+}
+
+/** Scrolls to the answer that was asked just now where little of it would be seen, as on a phone. The focus stays. */
+function bringIntoView() {
+  askedNow = false;
+  if (answerBox.getBoundingClientRect().top < window.innerHeight - SEEN_PX) return;
+  const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+  answerPanel.scrollIntoView({ block: "start", behavior: still ? "instant" : "smooth" });
 }
 
 /** @param {Answer} answer */
@@ -121,6 +135,7 @@ async function run(request) {
   const now = () => performance.now() - began;
   running = { answer, began, abort };
   shown = answer;
+  askedNow = true;
   announcer.begin();
   announcer.say("Asking");
   const live = setInterval(drawSoon, LIVE_EVERY_MS);
@@ -190,7 +205,7 @@ document.addEventListener("keydown", (event) => {
 stop.addEventListener("click", () => running?.abort.abort());
 retry.addEventListener("click", () => {
   if (shown && !running) void run(shown.request);
-  prompt.focus();
+  prompt.focus({ preventScroll: true });
 });
 marks.addEventListener("change", () => {
   answerBox.classList.toggle("unmarked", !marks.checked);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -68,6 +68,49 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, server: PageServer, 
         visit.wait_for("done")
         expect(visit.page.locator("#plot canvas").first).to_be_visible()
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+SCROLLED_TO = """() => new Promise((resolve) => {
+  const look = () => {
+    if (document.getElementById("answer").getBoundingClientRect().top < innerHeight / 2) resolve();
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_on_a_phone_the_answer_that_was_asked_is_seen_and_can_be_stopped(
+    browser: Browser, server: PageServer, motion: Literal["reduce", "no-preference"]
+) -> None:
+    with visiting(browser, server.url, viewport=PHONE, reduced_motion=motion) as visit:
+        before = visit.element("answer-panel").bounding_box()
+        assert before is not None
+        assert before["y"] > PHONE["height"] / 2
+        visit.ask("Hello. stub:rate=20 stub:tokens=2000")
+        visit.wait_for("streaming")
+        visit.page.evaluate(SCROLLED_TO)
+        assert visit.page.evaluate("document.getElementById('answer').getBoundingClientRect().top") > 0
+        expect(visit.element("prompt")).to_be_focused()
+        expect(visit.element("stop")).to_be_in_viewport(ratio=1)
+        visit.element("stop").click()
+        visit.wait_for("stopped")
+
+
+def test_an_answer_is_scrolled_to_once(browser: Browser, server: PageServer) -> None:
+    with visiting(browser, server.url, viewport=PHONE, reduced_motion="reduce") as visit:
+        visit.ask("Hello. stub:rate=20 stub:tokens=2000")
+        visit.wait_for("streaming")
+        visit.page.evaluate("scrollTo(0, 0)")
+        tokens = visit.page.locator('[data-figure="tokens"] strong')
+        expect(tokens).not_to_have_text(tokens.inner_text())
+        assert visit.page.evaluate("scrollY") == 0
+
+
+def test_an_answer_that_is_seen_is_not_scrolled_to(visit: Visit) -> None:
+    visit.ask("Hello. stub:tokens=30")
+    visit.wait_for("done")
+    assert visit.page.evaluate("scrollY") == 0
 
 
 def test_everything_is_done_by_keyboard(visit: Visit, server: PageServer) -> None:
