@@ -193,7 +193,10 @@ class Soak:
 
     async def _kill_until(self, ends_s: float) -> None:
         while (now_s := time.monotonic()) < ends_s:
-            await asyncio.sleep(min(ends_s - now_s, self.draw.expovariate(1 / self.pause_s)))
+            pause_s = self.draw.expovariate(1 / self.pause_s)
+            await asyncio.sleep(min(ends_s - now_s, pause_s))
+            if now_s + pause_s >= ends_s:
+                return
             fault = self.draw.choice(FAULTS[1:] if self.stub else FAULTS)
             replicas = self._replicas()
             if fault != "controller" and (len(replicas) < REPLICAS or max(self._hits.values(), default=0) >= MOST_HITS):
