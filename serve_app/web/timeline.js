@@ -1,7 +1,7 @@
 // Who answered and why: the reason in words, what each other tier would have taken, and what happened when.
 
 import { element, setText } from "./dom.js";
-import { UNKNOWN, counted, duration, figure } from "./format.js";
+import { UNKNOWN, amount, counted, duration, money } from "./format.js";
 import { phaseWords, waitWords } from "./words.js";
 
 /** @import {Answer} from "./state.js" */
@@ -55,8 +55,8 @@ function rows(tier, metrics) {
       element("th", { scope: "row" }, tier.taken ? `${tier.tier} ✓` : tier.tier),
       cell(tier.ttft_ms, duration),
       cell(tier.total_ms, duration),
-      cell(tier.cost_usd, figure),
-      cell(tier.energy_wh, figure),
+      cell(tier.cost_usd, money),
+      cell(tier.energy_wh, energy),
     ),
   ];
   if (tier.taken && metrics) {
@@ -67,8 +67,8 @@ function rows(tier, metrics) {
         element("th", { scope: "row" }, "actual"),
         element("td", {}, duration(metrics.ttft_ms)),
         element("td", {}, duration(metrics.total_ms)),
-        element("td", {}, figure(metrics.cost_usd)),
-        element("td", {}, figure(metrics.energy.wh)),
+        element("td", {}, money(metrics.cost_usd)),
+        element("td", {}, energy(metrics.energy.wh)),
       ),
     );
   }
@@ -76,6 +76,11 @@ function rows(tier, metrics) {
   const note = tier.taken ? `answers; expected ${runs}` : `${tier.warm ? "" : "cold; "}${tier.why_not ?? ""}`;
   made.push(element("tr", { class: "because" }, element("td", { colspan: 5 }, note)));
   return made;
+}
+
+/** @param {number} wh */
+function energy(wh) {
+  return amount(wh, "Wh");
 }
 
 /** @param {Expected} range @param {(value: number) => string} words */

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from router.observation import TierState
+from serve_app.api.sse import event
 from tests.integration.web.conftest import PHONE
-from tests.integration.web.scripts import closing, opening, token
+from tests.integration.web.scripts import closing, opening, real_events, token
 from tests.support.browser import Visit, visiting
 from tests.support.page_server import PageServer, Part
 from tests.support.streams import Wait
@@ -111,6 +112,24 @@ def test_an_answer_that_is_seen_is_not_scrolled_to(visit: Visit) -> None:
     visit.ask("Hello. stub:tokens=30")
     visit.wait_for("done")
     assert visit.page.evaluate("scrollY") == 0
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_no_column_of_the_tiers_is_lost_to_a_price_of_many_digits(
+    browser: Browser, server: PageServer, width: int
+) -> None:
+    [metrics] = [data for kind, data in real_events(server) if kind == "metrics"]
+    metrics |= {"cost_usd": 0.00000008394, "energy": metrics["energy"] | {"wh": 0.002516}, "total_ms": 132_000.0}
+    server.door.scripts["cheap"] = [opening(server), token("Yes."), event("metrics", metrics), event("done", {})]
+    with visiting(browser, server.url, viewport={"width": width, "height": 844}) as visit:
+        visit.ask("script:cheap")
+        visit.wait_for("done")
+        actual = visit.page.locator("#tiers-table .taken", has_text="actual").locator("td")
+        assert actual.all_inner_texts()[1:] == ["2 min 12 s", "$0.0000000839", "2.52 mWh"]
+        assert visit.figure("cost") == "$0.0000000839"
+        assert visit.figure("energy") == "2.52 mWh"  # in the same unit
+        table = visit.page.locator(".wide-table")
+        assert table.evaluate("table => table.scrollWidth - table.clientWidth") == 0
 
 
 def test_everything_is_done_by_keyboard(visit: Visit, server: PageServer) -> None:
