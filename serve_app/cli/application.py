@@ -62,6 +62,12 @@ def read_tiers_view(url: str) -> dict[str, Any]:
     return body
 
 
+def served_entry(tier: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the chain entry of a tier of `/api/tiers` that it serves, or would try first."""
+    chain: list[Mapping[str, Any]] = tier["chain"]
+    return next((entry for entry in chain if entry["name"] == tier["active_entry"]), chain[0])
+
+
 @contextmanager
 def answer_events(url: str, body: Mapping[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
     """Ask `POST /api/inference`, and yield the events of its stream. Leaving the context ends the request.

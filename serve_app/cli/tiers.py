@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from router.words import number
-from serve_app.cli.application import read_tiers_view, url_option
+from serve_app.cli.application import read_tiers_view, served_entry, url_option
 
 _EVERY_S: Final = 1.0
 _STYLES: Final = {"warm": "green", "busy": "yellow", "failed": "red", "loading": "cyan", "provisioning": "cyan"}
@@ -96,7 +96,7 @@ def _row(tier: Mapping[str, Any]) -> list[str | Text]:
         tier["name"],
         Text(words, style=_STYLES.get(state, "dim")),
         tier["gpu"] if tier["gpus"] in (0, 1) else f"{tier['gpus']:g} x {tier['gpu']}",
-        _entry(tier)["target"],
+        served_entry(tier)["target"],
         f"{replicas['running']}/{replicas['max']}",
         f"{requests['running']}+{requests['waiting']}",
         _mean(recent["ttft_ms"], 1e-3),
@@ -109,12 +109,6 @@ def notes_of(tier: Mapping[str, Any]) -> list[str]:
     """Return why a tier is not fully up, and why it left entries."""
     left = [f"left {entry['name']}: {entry['failure']}" for entry in tier["chain"] if entry["failure"]]
     return left if tier["reason"] is None else [tier["reason"], *left]
-
-
-def _entry(tier: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the chain entry that the tier serves, or would try first."""
-    chain: list[Mapping[str, Any]] = tier["chain"]
-    return next((entry for entry in chain if entry["name"] == tier["active_entry"]), chain[0])
 
 
 def _mean(recent: Mapping[str, float] | None, factor: float = 1.0) -> str:

@@ -85,6 +85,20 @@ class Resume(NamedTuple):
     attempt: int
     """Counts from 1."""
 
+    def check(self, entry: str, prompt_ids: bytes) -> None:
+        """Check that an engine would have given the answer that it is to resume.
+
+        Args:
+            entry: name of the chain entry that it serves.
+            prompt_ids: as it reads the prompt, packed.
+
+        Raises:
+            EngineError: it would not.
+        """
+        if (self.entry, self.prompt_ids) != (entry, prompt_ids):
+            message = f"another replica of its tier serves {entry}, not {self.entry}"
+            raise EngineError(NOT_RESUMABLE, message, status=503, retryable=True)
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:

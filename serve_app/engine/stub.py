@@ -38,7 +38,6 @@ from router.spec_params import SpecParams
 from serve_app.engine.energy.meter import Meter
 from serve_app.engine.interface import (
     ID_BYTES,
-    NOT_RESUMABLE,
     Admitted,
     DraftCount,
     EngineError,
@@ -191,9 +190,7 @@ class StubEngine:
         prompt_ids = pack_ids([zlib.crc32(text.encode())] * prompt_tokens)
         before = 0
         if request.resume is not None:
-            if (request.resume.entry, request.resume.prompt_ids) != (self.entry.name, prompt_ids):
-                message = f"another replica of its tier serves {self.entry.name}, not {request.resume.entry}"
-                raise EngineError(NOT_RESUMABLE, message, status=503, retryable=True)
+            request.resume.check(self.entry.name, prompt_ids)
             before = len(request.resume.delivered_ids) // ID_BYTES
             todo = replace(todo, first=0.0, fail=None, die=None)  # its faults happened
         yield Admitted(self.entry.name, prompt_ids)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from serve_app.cli.application import served_entry
+
 _EXAMPLE: Final = '{"prompt": "What is the capital of France?"}'
 _TOLD: Final = frozenset({"provisioning", "loading", "warm", "failed"})
 """States of a tier whose beginning is told; that a tier is busy changes with each request."""
@@ -33,7 +35,7 @@ def welcome(url: str, dashboard: str | None, token: str | None) -> str:
 
 
 def command_here(name: str, program: Path, folder: Path) -> str:
-    """Return how to call a command that lies beside a program, from a folder: by its path where that is shorter."""
+    """Return the path of a command that lies beside a program, relative to the folder if it is below it."""
     path = program.parent / name
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
@@ -68,22 +70,24 @@ def _state(tier: Mapping[str, Any]) -> str:
     return "warm" if tier["state"] == "busy" else str(tier["state"])
 
 
+def _because(tier: Mapping[str, Any]) -> str:
+    return "" if tier["reason"] is None else f": {tier['reason']}"
+
+
 def _replicas(tier: Mapping[str, Any]) -> str:
     replicas = tier["replicas"]
-    because = "" if tier["reason"] is None else f": {tier['reason']}"
-    return f"{replicas['running']} of at most {replicas['max']} replicas{because}"
+    return f"{replicas['running']} of at most {replicas['max']} replicas{_because(tier)}"
 
 
 def _words(state: str, tier: Mapping[str, Any]) -> str:
-    entry = next((one for one in tier["chain"] if one["name"] == tier["active_entry"]), tier["chain"][0])
-    because = "" if tier["reason"] is None else f": {tier['reason']}"
+    model = served_entry(tier)["target"]
     match state:
         case "warm":
-            return f"is warm: {entry['target']}"
+            return f"is warm: {model}"
         case "loading":
-            return f"loads {entry['target']}, about {tier['cold_start_s']:.0f} s"
+            return f"loads {model}, about {tier['cold_start_s']:.0f} s"
         case "provisioning":
-            return f"is to start{because}"
+            return f"is to start{_because(tier)}"
         case "failed":
-            return f"cannot start{because}"
+            return f"cannot start{_because(tier)}"
     return "is cold: it starts when it is asked"

@@ -60,7 +60,7 @@ _CONNECT_S: Final = 5.0
 """Longest wait for the ingress to accept the connection, s."""
 _CHECK_EVERY_S: Final = 2.0
 """Interval at which the ingress checks that it still listens, s."""
-_SILENT_S: Final = f"nothing was heard of the engine replica for {LOST_AFTER_S:g} s"
+_SILENCE: Final = f"nothing was heard of the engine replica for {LOST_AFTER_S:g} s"
 _BACKLOG: Final = 4096
 """Connections that may wait to be accepted: all requests of a burst connect at the same moment."""
 
@@ -256,9 +256,9 @@ class TokenChannel:
         await asyncio.sleep(BEAT_EVERY_S)
         for replica in self._beats.lost(set(self._connected)):
             streams = list(self._connected[replica])
-            logger.warning("replica %s: %s; it has %d streams", replica, _SILENT_S, len(streams))
+            logger.warning("replica %s: %s; it has %d streams", replica, _SILENCE, len(streams))
             for stream in streams:
-                stream.lose(_SILENT_S)
+                stream.lose(_SILENCE)
 
     def stop(self) -> None:
         """Stop listening. Open connections stay open."""

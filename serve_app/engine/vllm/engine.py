@@ -50,7 +50,6 @@ from serve_app.api.spec_view import used_spec
 from serve_app.engine.energy.meter import Meter
 from serve_app.engine.http_runs import RunWatch, current_run
 from serve_app.engine.interface import (
-    NOT_RESUMABLE,
     Admitted,
     DraftCount,
     EngineError,
@@ -58,7 +57,6 @@ from serve_app.engine.interface import (
     EngineLoad,
     Finished,
     GenerationRequest,
-    Resume,
     SpecStats,
     TokenStep,
     pack_ids,
@@ -265,12 +263,13 @@ class VllmEngine:
         with errors_as_ours(self._engine, VLLMError, ValueError):
             prompt, params = await self._prepare(request)
         prompt_ids: list[int] = prompt["prompt_token_ids"]
+        admitted = Admitted(self._entry.name, pack_ids(prompt_ids))
         before: list[int] = []
         if request.resume is not None:
+            request.resume.check(admitted.entry, admitted.prompt_ids)
             before = unpack_ids(request.resume.delivered_ids)
-            self._check_same_answer(request.resume, prompt_ids)
             if (reason := self._whole(before, params)) is not None:
-                yield Admitted(self._entry.name, pack_ids(prompt_ids))
+                yield admitted
                 yield Finished(reason, len(prompt_ids), 0, 0.0, SpecStats(), 0.0)
                 return
             prompt, params = self._rest(prompt_ids, before, params)
@@ -282,7 +281,7 @@ class VllmEngine:
                 collector = await asyncio.shield(adding)
             assert collector is not None
             record = self._records.of(collector)
-            yield Admitted(self._entry.name, pack_ids(prompt_ids))
+            yield admitted
             texts = TokenTexts(self._decoder(prompt_ids + before))
             answer = AnswerTokens(self._reasoning_parser(), prompt_ids, before)
             completion_tokens = 0
@@ -345,16 +344,6 @@ class VllmEngine:
             most, request.max_tokens, size, serving.default_sampling_params, serving.override_max_tokens
         )
         return prompt, chat.to_sampling_params(limit, serving.default_sampling_params)
-
-    def _check_same_answer(self, resume: Resume, prompt_ids: list[int]) -> None:
-        """Check that this engine would have given the answer that is to be resumed.
-
-        Raises:
-            EngineError: it serves another entry, or reads the prompt in another way.
-        """
-        if resume.entry != self._entry.name or unpack_ids(resume.prompt_ids) != prompt_ids:
-            message = f"another replica of its tier serves {self._entry.name}, not {resume.entry}"
-            raise EngineError(NOT_RESUMABLE, message, status=503, retryable=True)
 
     def _whole(self, before: list[int], params: SamplingParams) -> str | None:
         """Return why an answer of these tokens has ended; None: it has not.
