@@ -92,7 +92,7 @@ class EngineDeployment:
         self._signals = LoadSignals(time.time(), time.time)
         hardware = config.tiers[tier]
         modelled = {"busy": hardware.active_watts, "idle": hardware.idle_watts} if hardware.gpus else {}
-        self._meter = self._energy_meter()
+        self._energy = self._energy_meter()
         self._metrics = ReplicaMetrics("engine", pool, self._replica_id, self._count, self._engines_metrics)
         self._acceptance = AcceptanceMetrics(tier, config.speculation, self._metrics.meter)
         self._busy = BusyMetrics(tier, modelled, self._metrics.meter)
@@ -100,7 +100,7 @@ class EngineDeployment:
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
             Supervised("engine watch", self._end_with_engine),
-            *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._meter else ()),
+            *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._energy else ()),
             self._metrics.reports.work,
         )
         self._heartbeat = HeartbeatThread()
@@ -148,8 +148,8 @@ class EngineDeployment:
             self._heartbeat.stop()
             async with card_to_itself(self._config.tiers[self._tier_name].gpus, at_most_s=_STOP_WAIT_S):
                 await self._engine.shutdown()
-            if self._meter is not None:
-                await asyncio.to_thread(self._meter.leave)
+            if self._energy is not None:
+                await asyncio.to_thread(self._energy.leave)
 
     async def _start_engine(self) -> Started[Engine]:
         reporting: set[asyncio.Future[object]] = set()
@@ -213,9 +213,9 @@ class EngineDeployment:
         return meter
 
     async def _measure_energy(self) -> None:
-        assert self._meter is not None
+        assert self._energy is not None
         totals = self._engine.totals()
-        await self._meter.round(self._engine.busy_now_s(), totals.left_s + totals.late_s)
+        await self._energy.round(self._engine.busy_now_s(), totals.left_s + totals.late_s)
         await asyncio.sleep(REPORT_EVERY_S)
 
     async def _judge_drafts(self) -> None:
@@ -227,7 +227,7 @@ class EngineDeployment:
     def _count(self, meter: Meter) -> None:
         """Bring the metrics up to date with the engine."""
         self._acceptance.publish(self._engine.categories())
-        joules = self._meter.joules if self._meter is not None else None
+        joules = self._energy.joules if self._energy is not None else None
         self._busy.publish(self._engine.totals().busy_s, self._engine.up_s(), joules)
         if self._drafts is not None:
             self._acceptance.publish_drafts(self._drafts.choice.drafts)
@@ -259,7 +259,7 @@ class EngineDeployment:
             drafts=self._drafts.choice.drafts if self._drafts else speculation.default_drafts if speculation else None,
             drafts_reason=self._drafts.choice.reason if self._drafts else None,
             learned=self._engine.learned(),
-            watts=self._meter.watts if self._meter is not None else None,
+            watts=self._energy.watts if self._energy is not None else None,
             troubles=tuple(troubles(self._background).items()),
         )
 

@@ -18,7 +18,7 @@ from router.observation import Learned
 from router.registry import Drafts, DraftsChoice
 from router.request import Message
 from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
-from serve_app.engine.energy.meter import Meter
+from serve_app.engine.energy.meter import EnergyBilling
 from sustainability.measured import NO_METER, Energy
 from sustainability.shares import Totals
 
@@ -314,7 +314,7 @@ class Engine(Protocol):
         """Return how long it has been busy since it was ready, up to now, s; it never falls."""
         ...
 
-    def use_meter(self, meter: Meter) -> None:
+    def use_meter(self, meter: EnergyBilling) -> None:
         """Bill the energy of answers by measurement from now on."""
         ...
 

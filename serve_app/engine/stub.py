@@ -35,7 +35,7 @@ from starlette.types import ASGIApp
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice
 from router.spec_params import SpecParams
-from serve_app.engine.energy.meter import Meter
+from serve_app.engine.energy.meter import EnergyBilling
 from serve_app.engine.interface import (
     ID_BYTES,
     Admitted,
@@ -165,7 +165,7 @@ class StubEngine:
     _own: DraftCount = field(default_factory=DraftCount)
     _shares: _EqualShares = field(default_factory=_EqualShares)
     _idle: IdleLedger = field(default_factory=IdleLedger)
-    _meter: Meter | None = None
+    _meter: EnergyBilling | None = None
     _ready_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -311,7 +311,7 @@ class StubEngine:
         self._shares.change(0, self.clock())
         return self._shares.busy_s
 
-    def use_meter(self, meter: Meter) -> None:
+    def use_meter(self, meter: EnergyBilling) -> None:
         """See `Engine.use_meter`."""
         self._meter = meter
 

@@ -19,7 +19,7 @@ from sustainability.measured import LEAST_S, Energy, EnergyLedger
 logger = logging.getLogger("ray.serve")
 
 
-class Meter(Protocol):
+class EnergyBilling(Protocol):
     """What an engine bills its answers by."""
 
     def bill(self, busy_s: float, idle_s: float, engine_busy_s: float) -> Energy:
@@ -112,7 +112,7 @@ class EnergyMeter:
         return Watts(self.ledger.active_watts, self.ledger.idle_watts, self.reason)
 
     def bill(self, busy_s: float, idle_s: float, engine_busy_s: float) -> Energy:
-        """See `Meter.bill`."""
+        """See `EnergyBilling.bill`."""
         joules = self.ledger.bill(busy_s, idle_s, engine_busy_s, by_model=self.reason is not None)
         if joules is not None:
             return Energy(joules.busy_j, joules.idle_j)

@@ -47,7 +47,7 @@ from cluster.observability.totals import VLLMS_METRICS
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
 from serve_app.api.spec_view import used_spec
-from serve_app.engine.energy.meter import Meter
+from serve_app.engine.energy.meter import EnergyBilling
 from serve_app.engine.http_runs import RunWatch, current_run
 from serve_app.engine.interface import (
     Admitted,
@@ -446,7 +446,7 @@ class VllmEngine:
         """See `Engine.busy_now_s`."""
         return self._records.busy_now_s(bool(self._engine.output_processor.get_num_unfinished_requests()))
 
-    def use_meter(self, meter: Meter) -> None:
+    def use_meter(self, meter: EnergyBilling) -> None:
         """See `Engine.use_meter`."""
         self._records.meter = meter
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from router.observation import NOTHING_LEARNED, Learned
 from router.registry import Drafts
-from serve_app.engine.energy.meter import Meter
+from serve_app.engine.energy.meter import EnergyBilling
 from serve_app.engine.interface import DraftCount, SpecStats
 from serve_app.speculation.batch import Reason
 from sustainability.measured import NO_METER, NOTHING_YET, Energy
@@ -144,7 +144,7 @@ class SpecRecords:
         self._learned = NOTHING_LEARNED
         self._totals = NOTHING
         self._idle = IdleLedger()
-        self.meter: Meter | None = None
+        self.meter: EnergyBilling | None = None
         """Measures the engine's energy; None: it is modelled."""
         self._working_s = self._told_s = self._ready_s
         self._busy_s = 0.0

@@ -48,11 +48,11 @@ def test_an_engine_on_a_cpu_and_a_stub_have_no_meter() -> None:
 
 async def test_a_replica_measures_what_its_engine_did_up_to_now(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = deployment()
-    replica._meter = AsyncMock()
+    replica._energy = AsyncMock()
     replica._engine.busy_now_s.return_value = 12.5
     replica._engine.totals.return_value = Totals(12.0, left_s=1.5, late_s=-0.25)
     await EngineDeployment._measure_energy(replica)
-    replica._meter.round.assert_awaited_once_with(12.5, 1.25)
+    replica._energy.round.assert_awaited_once_with(12.5, 1.25)
 
 
 def test_a_vllm_that_cannot_be_imported_fails_the_entry_and_names_the_version(
