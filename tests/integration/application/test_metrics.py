@@ -88,6 +88,8 @@ def test_every_series_of_the_catalogue_comes_out_with_its_labels_here_and_at_ray
     assert tight.infer(**ASKED | {"power": 70}).one("config")["tier"] == "performance"
     assert api.infer(**LIMITED).kinds[-1] == "done"
     assert broken.infer(**POOR_DRAFT).kinds[-1] == "done"
+    lost = api.infer(prompt="x stub:die=2", mode="manual", power=95, max_tokens=8)  # its first replica
+    assert lost.kinds[-1] == "done"
     here: dict[str, Line] = {}
     there: dict[str, Line] = {}
 
