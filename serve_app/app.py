@@ -12,6 +12,7 @@ import ray
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.context import _get_global_client
 
 from cluster.autoscaling import DemandPolicy
 from cluster.catalogue.problems import profile_problems
@@ -23,6 +24,7 @@ from cluster.profiles.auto import choose_profile, count_gpus
 from router.registry import Profile, Tier, TierName
 from serve_app.admission.open_requests import SPARE_REQUESTS
 from serve_app.api.ingress import Ingress
+from serve_app.auth.listening import raise_if_open
 from serve_app.config import AppConfig, load_config
 from serve_app.engine.deployment import EngineDeployment
 
@@ -41,6 +43,9 @@ def build(args: dict[str, Any]) -> Application:
         ConfigError: before anything starts, naming the key, what it got and what it allows.
     """
     config = load_config(args, os.environ, lambda: choose_profile(count_gpus() if ray.is_initialized() else None))
+    if ray.is_initialized() and (client := _get_global_client(raise_if_no_controller_running=False)) is not None:
+        # The host in a config file has no effect where Serve runs already.
+        raise_if_open(config.auth, client.http_config.host, "http_options.host of the running Serve")
     logger.info("profile %s: %s", config.profile, config.profile_reason)
     for problem in profile_problems(config):
         logger.warning("%s", problem)

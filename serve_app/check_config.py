@@ -15,6 +15,10 @@ from cluster.profiles.reading import read_yaml, validate_profile
 from router.difficulty.gain_model import load_gain_model
 from router.errors import ConfigError, unknown_keys
 from router.registry import TIER_NAMES, Profile
+from serve_app.auth.key_file import load_keys
+from serve_app.auth.keys import utc_now
+from serve_app.auth.listening import raise_if_open
+from serve_app.auth.settings import AuthSettings
 from serve_app.config import load_config
 from serve_app.engine.vllm.known_arguments import argument_problems
 
@@ -54,7 +58,8 @@ def check(path: Path) -> list[str]:
         _check_gain_model(profile, str(path))
         return [f"{path}: a valid profile", *_warnings(profile)]
     lines = []
-    for application in read_serve_config(path).applications:
+    served = read_serve_config(path)
+    for application in served.applications:
         if application.import_path == IMPORT_PATH:
             _check_names(path, application)
             # With `auto` the cluster decides later, so the args must fit both profiles.
@@ -62,9 +67,11 @@ def check(path: Path) -> list[str]:
             for name in ("local", "gpu") if named == "auto" else (named,):
                 args = {**application.args, "profile": name}
                 config = load_config(args, os.environ, lambda: ("local", ""), where=f"{path}: args")
+                raise_if_open(config.auth, served.http_options.host, f"{path}: http_options.host")
                 _check_gain_model(config, f"{path}: args")
                 lines.append(f"{path}: {application.name}: valid with profile {name}")
                 lines += _warnings(config)
+            lines += _keys_warnings(config.auth)
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines
@@ -86,6 +93,17 @@ def _check_gain_model(profile: Profile, where: str) -> None:
 def _warnings(profile: Profile) -> list[str]:
     # No errors: a card, a model or the vLLM of a replica may differ from what is known here.
     return [f"warning: {problem}" for problem in (*profile_problems(profile), *argument_problems(profile))]
+
+
+def _keys_warnings(auth: AuthSettings) -> list[str]:
+    if auth.mode == "off":
+        return []
+    # No error: the file may be on other machines than this one.
+    try:
+        valid = [key for key in load_keys(auth.keys_path).keys if key.valid(utc_now())]
+    except ConfigError as error:
+        return [f"warning: auth.keys_file: {error}"]
+    return [] if valid else [f"warning: auth.keys_file: {auth.keys_path} has no valid key: nobody would be let in"]
 
 
 def _check_names(path: Path, application: ServeApplicationSchema) -> None:

@@ -13,6 +13,7 @@ from cluster.weights import models_dir
 from router.agent.settings import AgentSettings
 from router.errors import ConfigError
 from router.registry import Frozen, Profile
+from serve_app.auth.settings import AuthSettings
 from serve_app.speculation.settings import SpeculationSettings
 
 InferenceMode = Literal["real", "mock"]
@@ -51,10 +52,6 @@ class IngressSettings(Frozen):
     log_prompts: bool = Field(
         default=False, description="True: the request log has the prompts, in clear. It never has answers or keys."
     )
-    cors_origins: tuple[str, ...] = Field(
-        default=(),
-        description="Other origins whose web pages may use the API: `https://chat.example`, or `*` for all.",
-    )
 
 
 class AppConfig(Profile):
@@ -76,6 +73,7 @@ class AppConfig(Profile):
     scaling: ScalingSettings = Field(default=ScalingSettings(), description="How replicas follow demand.")
     agent: AgentSettings = Field(default=AgentSettings(), description="The router agent.")
     ingress: IngressSettings = Field(default=IngressSettings(), description="Ingress deployment.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Who may do what.")
 
     @property
     def mock_allowed(self) -> bool:

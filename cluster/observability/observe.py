@@ -20,7 +20,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 HERE: Final = Path(__file__).parent
+CONFIG: Final = HERE / "prometheus" / "prometheus.yml"
+OUR_JOB: Final = "power-lever"
+"""Name of the job that scrapes the application, which may ask for a key."""
+KEY_VARIABLE: Final = "POWER_LEVER_KEY"
 HOST: Final = "127.0.0.1"
 PROMETHEUS_PORT: Final = 9090
 GRAFANA_PORT: Final = 3000
@@ -49,11 +55,34 @@ providers:
 """
 
 
-def prometheus_command(program: str, data: Path, port: int) -> list[str]:
-    """Return the command line of Prometheus with our configuration."""
+def prometheus_config(data: Path, env: Mapping[str, str]) -> Path:
+    """Return the configuration of Prometheus: the shipped one, or a copy that sends the key of the environment.
+
+    Args:
+        data: folder for the copy, and for a file with the key, which only its owner may read.
+        env: of this process; POWER_LEVER_KEY is read.
+    """
+    key = env.get(KEY_VARIABLE, "").strip()
+    if not key:
+        return CONFIG
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    key_file = data / "key"
+    key_file.touch(mode=0o600)
+    key_file.write_text(key, encoding="utf-8")
+    for job in config["scrape_configs"]:
+        if job["job_name"] == OUR_JOB:
+            job["authorization"] = {"credentials_file": str(key_file)}
+    config["rule_files"] = [str(CONFIG.parent / name) for name in config["rule_files"]]
+    copy = data / CONFIG.name
+    copy.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return copy
+
+
+def prometheus_command(program: str, config: Path, data: Path, port: int) -> list[str]:
+    """Return the command line of Prometheus with a configuration."""
     return [
         program,
-        f"--config.file={HERE / 'prometheus' / 'prometheus.yml'}",
+        f"--config.file={config}",
         f"--storage.tsdb.path={data}",
         f"--web.listen-address={HOST}:{port}",
         "--log.level=warn",
@@ -109,7 +138,8 @@ def main(arguments: Sequence[str] | None = None, env: Mapping[str, str] = os.env
         signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="power-lever-observe-")))
-        started = [_start(stack, prometheus_command(prometheus, data / "prometheus", port), env)]
+        config = prometheus_config(data, env)
+        started = [_start(stack, prometheus_command(prometheus, config, data / "prometheus", port), env)]
         if not _wait_ready(started[0], f"{address}/-/ready"):
             return _failed("Prometheus did not start; its reason is above.")
         print(f"Prometheus  {address}  (alerts: {address}/alerts, what it scrapes: {address}/targets)")

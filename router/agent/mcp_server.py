@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -36,6 +37,8 @@ from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
 from router.trace_steps import TraceStep, TraceValue
 
 SERVER_NAME = "power-lever-router"
+KEY_VARIABLE = "POWER_LEVER_KEY"
+"""Environment variable with the key that is sent to the application."""
 _READ_TIMEOUT_S = 10.0
 ReadContext = Callable[[], Awaitable[ToolContext]]
 """Returns the context of the tools, new for each call.
@@ -132,7 +135,9 @@ async def serve(read_context: ReadContext) -> None:
 
 
 async def _serve_application(url: str) -> None:
-    async with httpx2.AsyncClient(timeout=_READ_TIMEOUT_S) as client:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with httpx2.AsyncClient(timeout=_READ_TIMEOUT_S, headers=headers) as client:
         await serve(application_reader(client, url.rstrip("/")))
 
 

@@ -15,6 +15,8 @@ from starlette.responses import Response
 
 from serve_app.engine.interface import EngineError
 
+ASK_FOR_KEY: Final = {"www-authenticate": "Bearer"}
+"""Header of every 401 (RFC 6750, 3)."""
 RETRY_LATER: Final = {"retry-after": "5"}
 """Header of every 503, s: a tier that is full or restarts has changed by then."""
 
@@ -22,6 +24,7 @@ DONE: Final = b"data: [DONE]\n\n"
 """Ends a stream of the older OpenAI routes, also after an error, as vLLM's streams do: a client waits for it."""
 ErrorForm = Literal["openai", "responses", "anthropic"]
 _ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
@@ -119,6 +122,7 @@ def error_events(error: ApiError, request_id: str, form: ErrorForm) -> bytes:
 
 def error_response(error: ApiError, request_id: str, form: ErrorForm = "openai") -> Response:
     """Return the JSON error response."""
-    headers = {"x-request-id": request_id} | (RETRY_LATER if error.status == 503 else {})
+    more = {401: ASK_FOR_KEY, 503: RETRY_LATER}.get(error.status, {})
+    headers = {"x-request-id": request_id} | more
     body = orjson.dumps(error_body(error, request_id, form))
     return Response(body, status_code=error.status, headers=headers, media_type="application/json")

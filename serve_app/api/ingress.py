@@ -47,7 +47,7 @@ from serve_app.api.page import Page
 from serve_app.api.planning import planned, tried_also
 from serve_app.api.request_log import RequestLog, prompt_of
 from serve_app.api.request_metrics import RequestMetrics
-from serve_app.api.request_record import RequestRecord, RequestRecords, record_of
+from serve_app.api.request_record import RequestRecord, RequestRecords, key_id_of, record_of
 from serve_app.api.routing import EXCEPTION_HANDLERS, cors, route
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
 from serve_app.api.v1.body import V1Api, parse_v1
@@ -56,6 +56,9 @@ from serve_app.api.v1.models import MODELS, model_view
 from serve_app.api.v1.openai import CHAT, COMPLETIONS, RESPONSES, STATELESS
 from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.api.views import drafts_both_ways, tiers_view
+from serve_app.auth.front_door import FrontDoor
+from serve_app.auth.identity import authentication, may_see_decision
+from serve_app.auth.key_file import FollowedKeys
 from serve_app.config import AppConfig
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import stream_items
@@ -102,6 +105,8 @@ class Ingress:
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
         self._vllm = installed_version()
         self._page = Page()
+        self._door = FrontDoor(config.auth)
+        self._keys = FollowedKeys(config.auth.keys_path) if config.auth.mode == "keys" else None
         self._advisor = make_advisor(config, os.environ)
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
         replica_id = serve.get_replica_context().replica_id.unique_id
@@ -114,33 +119,36 @@ class Ingress:
         self._background = (
             *(self._pool.work, self._runs.work, self._decisions.work, *self._channel.work, drain.work),
             self._metrics.reports.work,
+            *(() if self._keys is None else (self._keys.work,)),
         )
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve calls this after the constructor. The application lives as long as the replica."""
         return Starlette(
             routes=[
-                route("/", self._page.index, "GET"),
-                route("/web/{file:path}", self._page.file, "GET"),
-                route("/api/inference", self.inference, "POST"),
-                *(route(path, partial(self.v1, api=api), "POST") for path, api in _V1.items()),
-                route("/v1/responses/{stored:path}", self.stored, "GET", "POST", "DELETE"),
-                route("/v1/models", self.models, "GET"),
-                route("/v1/models/{model:path}", self.model, "GET"),
-                route("/api/tiers", self.tiers, "GET"),
-                route("/api/decisions/{decision}", self.decision, "GET"),
-                route("/api/tiers/{tier}/drafts", self.drafts, "POST"),
-                route("/healthz", self.healthz, "GET"),
-                route("/readyz", self.readyz, "GET"),
-                route("/metrics", self.metrics, "GET"),
+                route("/", self._page.index, "GET", needs=None),
+                route("/web/{file:path}", self._page.file, "GET", needs=None),
+                route("/api/inference", self.inference, "POST", needs="infer"),
+                *(route(path, partial(self.v1, api=api), "POST", needs="infer") for path, api in _V1.items()),
+                route("/v1/responses/{stored:path}", self.stored, "GET", "POST", "DELETE", needs="infer"),
+                route("/v1/models", self.models, "GET", needs="infer"),
+                route("/v1/models/{model:path}", self.model, "GET", needs="infer"),
+                route("/api/tiers", self.tiers, "GET", needs="infer"),
+                route("/api/decisions/{decision}", self.decision, "GET", needs="infer"),
+                route("/api/tiers/{tier}/drafts", self.drafts, "POST", needs="admin"),
+                route("/healthz", self.healthz, "GET", needs=None),
+                route("/readyz", self.readyz, "GET", needs=None),
+                route("/metrics", self.metrics, "GET", needs="infer"),
                 # As in vLLM's server: tools made for it call these before they begin.
-                route("/health", self.health, "GET"),
-                route("/ping", self.health, "GET", "POST"),
-                route("/version", self.version, "GET"),
+                route("/health", self.health, "GET", needs=None),
+                route("/ping", self.health, "GET", "POST", needs=None),
+                route("/version", self.version, "GET", needs="infer"),
             ],
             middleware=[
-                *cors(self._config.ingress.cors_origins),
+                *cors(self._config.auth.allowed_origins),
                 Middleware(RequestRecords(frozenset(series.ROUTES), self._ended).middleware),
+                Middleware(self._door.middleware),
+                authentication(self._keys),
                 Middleware(self._open.middleware),
             ],
             exception_handlers=EXCEPTION_HANDLERS,
@@ -215,7 +223,7 @@ class Ingress:
             record.arrived_s,
             self._runs.add,
             agent,
-            self._decisions.add(made.decision),
+            self._decisions.add(made.decision, key_id_of(record)),
             record,
         ).respond()
 
@@ -270,7 +278,7 @@ class Ingress:
                 self._pool,
                 record.arrived_s,
                 self._runs.add,
-                self._decisions.add(made.decision) if api.max_tokens else None,
+                self._decisions.add(made.decision, key_id_of(record)) if api.max_tokens else None,
                 record,
             )
             try:
@@ -299,8 +307,12 @@ class Ingress:
         return JSONResponse(tiers_view(self._config, self._pool.observation))
 
     async def decision(self, request: Request, request_id: str) -> Response:
-        """`GET /api/decisions/{id}`: the tier of a request of the last hour, and what each other would have taken."""
-        return JSONResponse(await self._decisions.get(request.path_params["decision"]))
+        """`GET /api/decisions/{id}`: the tier of a request of the last hour, and what each other would have taken.
+
+        A key with the scope `infer` sees those of its own requests.
+        """
+        may_see = partial(may_see_decision, request)
+        return JSONResponse(await self._decisions.get(request.path_params["decision"], may_see))
 
     async def drafts(self, request: Request, request_id: str) -> Response:
         """`POST /api/tiers/{tier}/drafts`: set who drafts in a tier for requests that do not choose."""
@@ -316,12 +328,19 @@ class Ingress:
         return JSONResponse({"tier": name, "drafts": body.drafts}, 202)
 
     async def healthz(self, request: Request, request_id: str) -> Response:
-        """`GET /healthz`: this process serves; with the background work that fails here, in the pool, in a replica."""
+        """`GET /healthz`: this process serves; with the background work that fails here, in the pool, in a replica.
+
+        Why it fails is for those who have a key.
+        """
         failing = {**self._pool.observation.failing, **troubles(self._background)}
-        return JSONResponse({"status": "degraded", "failing": failing} if failing else {"status": "ok"})
+        if not failing:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "degraded"} | ({"failing": failing} if "infer" in request.auth.scopes else {}))
 
     async def readyz(self, request: Request, request_id: str) -> Response:
-        """`GET /readyz`: 200 if a tier can answer at once, else 503."""
+        """`GET /readyz`: 200 if a tier can answer at once, else 503; 503 too before the keys file was ever readable."""
+        if self._keys is not None and self._keys.ring is None:
+            return JSONResponse({"status": "no keys file", "warm": []}, 503, RETRY_LATER)
         warm = [name for name in TIER_NAMES if self._pool.observation.tier(name).warm]
         status, headers = (200, {}) if warm else (503, RETRY_LATER)
         return JSONResponse({"status": "ready" if warm else "no warm tier", "warm": warm}, status, headers)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from serve_app.api.request_record import RequestRecord
+from serve_app.api.request_record import RequestRecord, key_id_of
 
 _MOST_BYTES: Final = 100_000_000
 _FILES: Final = 5
@@ -65,6 +65,8 @@ def line_of(record: RequestRecord) -> dict[str, Any]:
     line = {
         "request_id": record.request_id,
         "route": record.route,
+        "key": key_id_of(record),
+        "key_name": record.key.name if record.key else None,
         "outcome": record.code,
         "replicas_lost": len(record.lost),
         "mode": plan.mode if plan else None,

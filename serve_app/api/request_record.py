@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.plan import Plan
+from serve_app.auth.keys import Key
 
 CLIENT_LEFT: Final = "client_left"
 OK: Final = "ok"
@@ -49,6 +50,8 @@ class RequestRecord:
     request_id: str = ""
     lost: list[str] = field(default_factory=list)
     """Codes of how replicas were lost that had the request, and another one was asked."""
+    key: Key | None = None
+    """Of whoever sent it; None: no valid one was sent, or nobody was asked."""
     prompt: Any = None
     """What was asked, as JSON; only where the operator wants prompts in the log."""
 
@@ -65,6 +68,11 @@ def record_of(scope: Scope) -> RequestRecord:
     """Return the record of a request; one that nobody reads for a route that is not watched."""
     record: RequestRecord = scope.get(_KEY) or RequestRecord()
     return record
+
+
+def key_id_of(record: RequestRecord) -> str | None:
+    """Return the id of the key of whoever sent a request; None: nobody was asked for one."""
+    return None if record.key is None else record.key.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from router.plan import Plan
 from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, ErrorForm, error_response, internal_error
 from serve_app.api.request_record import CLIENT_LEFT, record_of
 from serve_app.api.spec_view import planned_spec
+from serve_app.auth.identity import key_of, raise_unless
+from serve_app.auth.keys import KeyScope
 
 TIER_HEADER: Final = "x-power-lever-tier"
 ENTRY_HEADER: Final = "x-power-lever-entry"
@@ -54,20 +57,29 @@ def answer_headers(plan: Plan, request_id: str, decision_id: str | None) -> dict
     return headers if decision_id is None else headers | {DECISION_HEADER: decision_id}
 
 
-def route(path: str, handler: Handler, *methods: str) -> Route:
-    """Return a route whose `ApiError`s become responses, in the form of its API."""
+def route(path: str, handler: Handler, *methods: str, needs: KeyScope | None) -> Route:
+    """Return a route whose `ApiError`s become responses, in the form of its API.
+
+    Args:
+        path: of the route.
+        handler: answers.
+        methods: allowed ones.
+        needs: scope of the key that it needs; None: everybody may use it, without a key.
+    """
 
     async def endpoint(request: Request) -> Response:
         name = request_id(request.scope["headers"])
-        record_of(request.scope).request_id = name
+        record = record_of(request.scope)
+        record.request_id, record.key = name, key_of(request)
         try:
+            raise_unless(request, needs)
             return await handler(request, name)
         except ApiError as error:
-            record_of(request.scope).code = error.code
+            record.code = error.code
             return error_response(error, name, error_form(request))
         except ClientDisconnect:
             # In the middle of its body. Nobody reads this response; 499 is what proxies log.
-            record_of(request.scope).code = CLIENT_LEFT
+            record.code = CLIENT_LEFT
             return Response(status_code=499)
 
     return Route(path, endpoint, methods=methods)
@@ -75,7 +87,12 @@ def route(path: str, handler: Handler, *methods: str) -> Route:
 
 def error_form(request: Request) -> ErrorForm:
     """Return the form of errors that the client of a path reads."""
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return error_form_of(request.scope)
+
+
+def error_form_of(scope: Scope) -> ErrorForm:
+    """Return the form of errors that the client of a request's path reads."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
     return "anthropic" if path.startswith("/v1/messages") else "openai"
 
 
@@ -89,7 +106,15 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
             allow_origins=origins,
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type", "x-request-id", *_ANTHROPIC_HEADERS],
-            expose_headers=["retry-after", TIER_HEADER, ENTRY_HEADER, DECISION_HEADER, SPEC_HEADER, "x-request-id"],
+            expose_headers=[
+                "retry-after",
+                "www-authenticate",
+                TIER_HEADER,
+                ENTRY_HEADER,
+                DECISION_HEADER,
+                SPEC_HEADER,
+                "x-request-id",
+            ],
         )
     ]
 

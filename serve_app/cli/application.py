@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -13,6 +14,8 @@ import httpx2
 from router.errors import ConfigError
 
 DEFAULT_URL: Final = "http://localhost:8000"
+KEY_VARIABLE: Final = "POWER_LEVER_KEY"
+"""Environment variable with the key that commands send."""
 _READ_WITHIN_S: Final = 10.0
 _SILENT_S: Final = 60.0
 """A stream sends a status or a ping every few seconds; after a silence of this length, s, it is dead."""
@@ -44,15 +47,38 @@ def url_option(function: Function) -> Function:
     )(function)
 
 
+class KeyNeededError(ConfigError):
+    """The application asks for a key, and has got none or a wrong one."""
+
+
+def key_headers(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the header that sends the key of the environment; none where it has none.
+
+    A key on the command line would be seen by every user of the machine.
+
+    Raises:
+        ConfigError: it has signs that no key has.
+    """
+    key = env.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{KEY_VARIABLE}: must be a key as `power-lever keys new` prints it")
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 def read_tiers_view(url: str) -> dict[str, Any]:
     """Return the body of `GET /api/tiers`.
 
     Raises:
         ConfigError: the application does not answer, or something else does.
+        KeyNeededError: it asks for a key.
     """
     place = f"{url}/api/tiers"
+    headers = key_headers(os.environ)
     try:
-        response = httpx2.get(place, timeout=_READ_WITHIN_S)
+        response = httpx2.get(place, timeout=_READ_WITHIN_S, headers=headers)
+        if response.status_code == httpx2.codes.UNAUTHORIZED:
+            was = f"the one in {KEY_VARIABLE} is not valid" if headers else f"set {KEY_VARIABLE}"
+            raise KeyNeededError(f"{place} asks for a key: {was}")
         response.raise_for_status()
         body = response.json()
     except (httpx2.HTTPError, httpx2.InvalidURL, json.JSONDecodeError) as error:
@@ -81,7 +107,7 @@ def answer_events(url: str, body: Mapping[str, Any]) -> Iterator[Iterator[dict[s
 def _events(client: httpx2.Client, place: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     began = False
     try:
-        with client.stream("POST", place, json=dict(body)) as response:
+        with client.stream("POST", place, json=dict(body), headers=key_headers(os.environ)) as response:
             if response.status_code != httpx2.codes.OK:
                 yield _refusal(place, response)
                 return

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from serve_app.cli.application import served_entry
+from serve_app.cli.application import KEY_VARIABLE, served_entry
 
 _EXAMPLE: Final = '{"prompt": "What is the capital of France?"}'
+WITHOUT_KEY: Final = f"what the tiers do is not shown here: the application asks for a key, and {KEY_VARIABLE} has none"
 _TOLD: Final = frozenset({"provisioning", "loading", "warm", "failed"})
 """States of a tier whose beginning is told; that a tier is busy changes with each request."""
 
@@ -19,15 +20,17 @@ def starting(file: Path, log: Path) -> str:
     return f"starting {file}; the engines write to {log}"
 
 
-def welcome(url: str, dashboard: str | None, token: str | None) -> str:
+def welcome(url: str, dashboard: str | None, token: str | None, *, asks_for_key: bool = False) -> str:
     """Return the lines for when the application answers.
 
     Args:
         url: of the application, without a slash at its end.
         dashboard: URL of Ray's dashboard; None: it has none.
         token: the command that prints the token that it asks for; None: it asks for none.
+        asks_for_key: whether the application asks for a key.
     """
-    ask = f"curl -N {url}/api/inference -H 'content-type: application/json' -d {shlex.quote(_EXAMPLE)}"
+    key = f' -H "authorization: Bearer ${KEY_VARIABLE}"' if asks_for_key else ""
+    ask = f"curl -N {url}/api/inference{key} -H 'content-type: application/json' -d {shlex.quote(_EXAMPLE)}"
     lines = [f"  page   {url}/", f"  ask    {ask}"]
     if dashboard is not None:
         lines.append(f"  Ray    {dashboard}" + ("" if token is None else f", which asks for a token: {token}"))

@@ -33,8 +33,8 @@ from cluster.profiles.this_machine import name_a100
 from cluster.ray_address import raise_if_silent
 from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, read_serve_config
-from serve_app.cli.application import read_tiers_view
-from serve_app.lifecycle.greeting import command_here, starting, tier_changes, welcome
+from serve_app.cli.application import KeyNeededError, key_headers, read_tiers_view
+from serve_app.lifecycle.greeting import WITHOUT_KEY, command_here, starting, tier_changes, welcome
 from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog, without_advice_against_tokens
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
@@ -185,14 +185,23 @@ def _url(config: ServeDeploySchema, application: ServeApplicationSchema) -> str:
 def _watch(urls: Sequence[str], stop: threading.Event) -> None:
     """Tell where to go as soon as an application answers, then what its tiers do, until it is time to stop."""
     seen: dict[str, dict[str, Any] | None] = dict.fromkeys(urls)
+    silent: set[str] = set()
+    """Those that ask for a key that is not there."""
     while not stop.wait(_POLL_S):
         for url, before in seen.items():
+            if url in silent:
+                continue
             try:
                 view = read_tiers_view(url)
+            except KeyNeededError:
+                _print_line(welcome(url, *_dashboard(), asks_for_key=True))
+                _print_line(WITHOUT_KEY)
+                silent.add(url)
+                continue
             except ConfigError:
                 continue  # not yet, or not now: a redeploy
             if before is None:
-                _print_line(welcome(url, *_dashboard()))
+                _print_line(welcome(url, *_dashboard(), asks_for_key=bool(key_headers(os.environ))))
             for line in tier_changes(before, view):
                 _print_line(line)
             seen[url] = view

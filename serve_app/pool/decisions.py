@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -35,25 +35,37 @@ class DecisionLog:
         )
         self.work = self._outbox.work
 
-    def add(self, record: Mapping[str, Any]) -> str:
-        """Add a decision record (JSON values); return its new id. Never waits."""
+    def add(self, record: Mapping[str, Any], key_id: str | None) -> str:
+        """Add a decision record (JSON values); return its new id. Never waits.
+
+        Args:
+            record: the decision record.
+            key_id: of the key whose request was decided on; None: nobody was asked for one.
+        """
         decision_id = new_decision_id()
-        data = {"decision_id": decision_id, "made_at_s": round(time.time(), 3), **record}
+        data = {"decision_id": decision_id, "made_at_s": round(time.time(), 3), "key": key_id, **record}
         self._outbox.add(KeptDecision(decision_id, zlib.compress(orjson.dumps(data), 1)))
         return decision_id
 
-    async def get(self, decision_id: str) -> dict[str, Any]:
+    async def get(self, decision_id: str, may_see: Callable[[str | None], bool]) -> dict[str, Any]:
         """Return a decision record of any ingress replica.
 
+        Args:
+            decision_id: of the record.
+            may_see: takes the id of the key whose request was decided on; whether the asker may read it.
+
         Raises:
-            ApiError: 404, there is none of that id in the last hour; 503, the pool is away for a moment.
+            ApiError: 404, there is none of that id in the last hour that the asker may read; 503, the pool is away for
+                a moment.
         """
         # A record reaches the pool within SEND_EVERY_S. So one that is not there is asked for again.
         for wait_s in (0.0, 2 * SEND_EVERY_S):
             await asyncio.sleep(wait_s)
             if (record := await self._find(decision_id)) is not None:
                 found: dict[str, Any] = orjson.loads(zlib.decompress(record))
-                return found
+                if may_see(found.get("key")):
+                    return found
+                break  # in the words for one that is not there: an id tells nothing
         message = f"decision: there is no {decision_id!r}; decisions are kept for an hour, and until the pool restarts"
         raise ApiError("not_found", message, status=404)
 

@@ -71,7 +71,7 @@ class LocalIngress:
         self._ingress._tiers = cast(Any, tiers)
 
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://ingress")
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost")
 
     def sdk_http(self) -> httpx2.AsyncClient:
         """The client that the SDKs take."""

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench.load.servers import free_port
 from cluster.observability import observe
@@ -100,3 +101,20 @@ def test_grafana_gets_our_dashboard_and_source_and_asks_nobody_outside(tmp_path:
     assert env["A"] == "b"
     assert env["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
     assert env["GF_ANALYTICS_CHECK_FOR_UPDATES"] == env["GF_ANALYTICS_REPORTING_ENABLED"] == "false"
+
+
+def test_the_configuration_with_a_key_sends_it_and_prometheus_takes_it(tmp_path: Path) -> None:
+    promtool = program("promtool", package="prometheus")
+    config = observe.prometheus_config(tmp_path, {"POWER_LEVER_KEY": " pl_key \n"})
+    done = subprocess.run([promtool, "check", "config", str(config)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = {job["job_name"]: job for job in yaml.safe_load(config.read_text(encoding="utf-8"))["scrape_configs"]}
+    key_file = Path(jobs["power-lever"]["authorization"]["credentials_file"])
+    assert key_file.read_text(encoding="utf-8") == "pl_key"
+    assert key_file.stat().st_mode & 0o077 == 0
+    assert "authorization" not in jobs["ray"]
+
+
+def test_without_a_key_the_shipped_configuration_is_used(tmp_path: Path) -> None:
+    assert observe.prometheus_config(tmp_path, {}) == FOLDER / "prometheus.yml"
+    assert list(tmp_path.iterdir()) == []

@@ -137,7 +137,8 @@ def _skip(reason: str) -> NoReturn:
 def _deploy(head: Node, scratch: Path) -> None:
     """The shipped application with stub engines, reachable from outside the pod as in KubeRay's manifest."""
     shipped = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
-    config = app_config(shipped, HTTP_PORT, {"/": {"profile": "local", "inference_mode": "mock"}}, {})
+    args = {"profile": "local", "inference_mode": "mock", "auth": {"allow_anonymous": True}}
+    config = app_config(shipped, HTTP_PORT, {"/": args}, {})
     config["http_options"]["host"] = "0.0.0.0"
     path = scratch / "serve.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -25,10 +25,12 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def serve_config(folder: Path, args: dict[str, Any], import_path: str = "serve_app.app:build") -> str:
+def serve_config(
+    folder: Path, args: dict[str, Any], import_path: str = "serve_app.app:build", host: str = "127.0.0.1"
+) -> str:
     path = folder / "serve.yaml"
     applications = [{"name": "lever", "import_path": import_path, "args": args}]
-    path.write_text(yaml.safe_dump({"applications": applications}))
+    path.write_text(yaml.safe_dump({"http_options": {"host": host}, "applications": applications}))
     return str(path)
 
 
@@ -120,7 +122,8 @@ def test_what_serve_takes_for_a_deployment_is_valid(tmp_path: Path, capsys: pyte
     deployment = (
         "{name: eco, user_config: {any: 1}, autoscaling_config: {max_replicas: 3}, ray_actor_options: {num_cpus: 1}}"
     )
-    path.write_text(OURS + f"args: {{profile: local}}, deployments: [{deployment}]}}]")
+    http = "http_options: {host: 127.0.0.1}"
+    path.write_text(OURS + f"args: {{profile: local}}, deployments: [{deployment}]}}]\n{http}")
     assert main(["check", str(path)]) == 0
     assert "valid with profile local" in capsys.readouterr().out
 
@@ -220,3 +223,84 @@ def test_a_gain_model_without_an_absolute_path_is_an_error(
         f"error: {path}: args (profile local): auto.gain_model: must be an absolute path, the same on every node, "
         f"got {model!r}\n"
     )
+
+
+OPEN = "where anybody who reaches this machine could use it, as auth.mode is 'off': listen on 127.0.0.1, or set "
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "gpu.example"])
+def test_an_application_that_asks_nobody_may_not_listen_beyond_this_machine(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = serve_config(tmp_path, {"profile": "local"}, host=host)
+    assert main(["check", path]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: http_options.host: got {host!r}, {OPEN}")
+
+
+def test_serves_own_default_host_counts_where_the_file_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(OURS + "args: {profile: local}}]")
+    assert main(["check", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: http_options.host: got '0.0.0.0', {OPEN}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_it_may_listen_on_every_loopback_address(host: str, tmp_path: Path) -> None:
+    assert main(["check", serve_config(tmp_path, {"profile": "local"}, host=host)]) == 0
+
+
+def test_it_may_listen_anywhere_where_the_operator_means_it(tmp_path: Path) -> None:
+    auth = {"allow_anonymous": True}
+    assert main(["check", serve_config(tmp_path, {"profile": "local", "auth": auth}, host="0.0.0.0")]) == 0
+
+
+def test_with_keys_it_may_listen_anywhere_and_a_file_without_a_valid_key_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys.json"
+    auth = {"mode": "keys", "keys_file": str(keys)}
+    path = serve_config(tmp_path, {"profile": "local", "auth": auth}, host="0.0.0.0")
+    valid = f"{path}: lever: valid with profile local\n"
+    assert main(["check", path]) == 0
+    missing = f"warning: auth.keys_file: {keys}: cannot be read: No such file or directory\n"
+    assert capsys.readouterr().out == valid + missing
+    assert main(["keys", "new", "--name", "me", "--scope", "infer", "--file", str(keys)]) == 0
+    capsys.readouterr()
+    assert main(["check", path]) == 0
+    assert capsys.readouterr().out == valid
+    assert main(["keys", "revoke", "me", "--file", str(keys)]) == 0
+    assert main(["check", path]) == 0
+    assert capsys.readouterr().out == valid + (
+        f"warning: auth.keys_file: {keys} has no valid key: nobody would be let in\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("auth", "expected"),
+    [
+        ({"mode": "on"}, "auth.mode: Input should be 'off' or 'keys', got 'on'"),
+        ({"mode": "keys", "keys_file": "keys.json"}, "auth.keys_file: got 'keys.json', must be an absolute path"),
+        ({"keys_file": "/k.json"}, "auth: mode 'off' takes no `keys_file`, got '/k.json'"),
+        ({"mode": "keys", "allow_anonymous": True}, "auth: mode 'keys' takes no `allow_anonymous`, got true"),
+        ({"allow_anonymous": "perhaps"}, "auth.allow_anonymous: Input should be a valid boolean"),
+        (
+            {"allowed_hosts": ["https://a.example"]},
+            "auth.allowed_hosts: got 'https://a.example', must be names without",
+        ),
+        ({"allowed_hosts": ["a.example:80"]}, "auth.allowed_hosts: got 'a.example:80', must be names without"),
+        ({"allowed_hosts": "a.example"}, "auth.allowed_hosts: Input should be a list, got 'a.example'"),
+        ({"allowed_origins": ["a.example"]}, "auth.allowed_origins: got 'a.example', must be as browsers send it"),
+        ({"allowed_origins": ["https://a.example/"]}, "auth.allowed_origins: got 'https://a.example/', must be as"),
+        ({"keys": []}, "auth.keys: unknown key, allowed are mode, keys_file, allow_anonymous, allowed_hosts, "),
+    ],
+)
+def test_wrong_settings_of_who_may_do_what_are_named_with_what_is_allowed(
+    auth: dict[str, Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = serve_config(tmp_path, {"profile": "local", "auth": auth})
+    assert main(["check", path]) == 1
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1

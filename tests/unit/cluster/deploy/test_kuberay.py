@@ -291,6 +291,7 @@ def test_the_service_starts_what_serve_config_starts_with_the_gpu_profile(tmp_pa
     served, shipped = yaml.safe_load(spec()["serveConfigV2"]), document("serve_config.yaml")
     assert shipped["applications"][0]["args"].pop("profile") == "auto"
     assert served["applications"][0]["args"].pop("profile") == "gpu"
+    assert served["applications"][0]["args"].pop("auth")["mode"] == "keys"
     assert served["http_options"].pop("host") == "0.0.0.0"
     assert shipped["http_options"].pop("host") == "127.0.0.1"
     assert served == shipped
@@ -300,4 +301,26 @@ def test_serve_and_the_application_accept_the_services_config(tmp_path: Path) ->
     path = tmp_path / "serve.yaml"
     path.write_text(spec()["serveConfigV2"])
     ServeDeploySchema.model_validate(yaml.safe_load(spec()["serveConfigV2"]))
-    assert check(path) == [f"{path}: power-lever: valid with profile gpu"]
+    keys = application_args()["auth"]["keys_file"]
+    # The secret is on the cluster's pods, not here.
+    assert check(path) == [
+        f"{path}: power-lever: valid with profile gpu",
+        f"warning: auth.keys_file: {keys}: cannot be read: No such file or directory",
+    ]
+
+
+def application_args() -> Any:
+    return yaml.safe_load(spec()["serveConfigV2"])["applications"][0]["args"]
+
+
+def test_every_pod_mounts_the_secret_with_the_keys_as_a_folder_that_changes_with_it() -> None:
+    keys_file = Path(application_args()["auth"]["keys_file"])
+    for _, pod in pods():
+        [volume] = [volume for volume in pod["volumes"] if "secret" in volume]
+        assert volume["secret"]["secretName"] == "power-lever-keys"
+        assert volume["secret"]["defaultMode"] & 0o007 == 0, "nobody else in the pod may read it"
+        [mount] = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == volume["name"]]
+        assert mount == {"name": volume["name"], "mountPath": str(keys_file.parent), "readOnly": True}
+    assert keys_file.name == "keys.json", "as the command in cluster/deploy/README.md names it in the secret"
+    command = "kubectl create secret generic power-lever-keys --from-file=keys.json"
+    assert command in (ROOT / "cluster/deploy/README.md").read_text(encoding="utf-8")

@@ -58,7 +58,7 @@ class InProcess:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
         transport = httpx.ASGITransport(self.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://ingress") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.request(method, path, content=content, headers=given)
 
 
@@ -85,7 +85,7 @@ async def test_without_cors_origins_no_page_of_another_origin_may_use_the_api(ap
 
 @pytest.mark.parametrize("listed", [[PAGE], ["*"], ["https://other.example", PAGE]])
 async def test_a_page_of_a_listed_origin_may_use_the_api(listed: list[str]) -> None:
-    api = InProcess(app_config(ingress={"cors_origins": listed}))
+    api = InProcess(app_config(auth={"allowed_origins": listed}))
     preflight = await api.ask(
         "OPTIONS",
         "/api/inference",
@@ -108,7 +108,7 @@ async def test_a_page_of_a_listed_origin_may_use_the_api(listed: list[str]) -> N
 
 
 async def test_a_page_of_an_unlisted_origin_may_not_use_the_api() -> None:
-    api = InProcess(app_config(ingress={"cors_origins": [PAGE]}))
+    api = InProcess(app_config(auth={"allowed_origins": [PAGE]}))
     evil = "https://evil.example"
     preflight = await api.ask("OPTIONS", "/api/inference", origin=evil, access_control_request_method="POST")
     assert preflight.status_code == 400
@@ -312,3 +312,44 @@ async def test_if_no_tier_has_more_room_the_error_says_which_comes_nearest(path:
 async def test_in_manual_mode_no_other_tier_is_tried(path: str) -> None:
     response, called = await asked(with_contexts(eco=2600), path, mode="manual", power=0)
     assert (response.status_code, called) == (400, ["eco"])
+
+
+FOREIGN = "https://evil.example"
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_a_page_of_another_origin_gets_a_403_on_every_post(api: InProcess, path: str) -> None:
+    response = await api.ask("POST", path, BODY, content_type="application/json", origin=FOREIGN)
+    assert response.status_code == 403
+    assert response.json()["error"]["code"] == "origin_not_allowed"
+    assert response.json()["error"]["message"].startswith(f"Origin: got '{FOREIGN}', allowed are this host and ")
+
+
+@pytest.mark.parametrize("path", [*POSTS, *GETS])
+async def test_a_name_that_is_not_ours_gets_a_421_on_every_route(api: InProcess, path: str) -> None:
+    method = "POST" if path in POSTS else "GET"
+    response = await api.ask(method, path, BODY if path in POSTS else None, host="evil.example:8000")
+    assert response.status_code == 421
+    assert response.json()["error"]["code"] == "host_not_allowed"
+    assert response.json()["error"]["message"].startswith("Host: got 'evil.example:8000', allowed are localhost, ")
+
+
+async def test_the_refusals_have_anthropics_form_on_its_routes(api: InProcess) -> None:
+    for given in ({"host": "evil.example"}, {"origin": FOREIGN}):
+        body = (await api.ask("POST", "/v1/messages", BODY, **given)).json()
+        assert body["type"] == "error"
+        assert body["request_id"] == body["error"]["request_id"]
+
+
+async def test_our_own_page_and_programs_that_are_no_browser_may_ask(api: InProcess) -> None:
+    for given in ({"origin": "http://localhost"}, {}):
+        response = await api.ask(
+            "POST", "/api/tiers/eco/drafts", {"drafts": "own"}, content_type="application/json", **given
+        )
+        assert response.json()["error"]["code"] == "no_choice"
+
+
+async def test_names_of_the_operator_are_ours() -> None:
+    api = InProcess(app_config(auth={"allowed_hosts": ["LLM.example"]}))
+    assert (await api.ask("GET", "/healthz", host="llm.example")).status_code == 200
+    assert (await api.ask("GET", "/healthz", host="other.example")).status_code == 421

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from ray import serve
 from ray.exceptions import ActorUnavailableError
@@ -45,8 +45,10 @@ class Pool:
 
 
 async def health(ingress: Ingress) -> tuple[int, dict[str, Any]]:
-    answer = await ingress.healthz(REQUEST, "r1")
-    return answer.status_code, json.loads(bytes(answer.body))
+    transport = httpx.ASGITransport(ingress.__serve_build_asgi_app__())
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        answer = await http.get("/healthz")
+    return answer.status_code, answer.json()
 
 
 async def test_failing_background_work_is_shown_and_the_process_still_counts_as_alive() -> None:

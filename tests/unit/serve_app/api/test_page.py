@@ -40,9 +40,9 @@ async def test_the_page_is_at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_below_a_route_prefix_the_pages_own_paths_lead_to_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     ingress = LocalIngress(app_config(), monkeypatch)
     transport = httpx.ASGITransport(ingress.app, root_path="/tight")
-    async with httpx.AsyncClient(transport=transport, base_url="http://ingress") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         moved = await http.get("/tight")  # paths of a page at /tight would begin at /
-        assert (moved.status_code, moved.headers["location"]) == (307, "http://ingress/tight/")
+        assert (moved.status_code, moved.headers["location"]) == (307, "http://localhost/tight/")
         page = await http.get("/tight/")
         [script] = re.findall(r'script type="module" src="([^"]+)"', page.text)
         assert (await http.get(page.url.join(script))).status_code == 200

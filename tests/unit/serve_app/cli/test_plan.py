@@ -67,10 +67,11 @@ def test_a_running_application_is_planned_with_as_it_is(
     down = Observation({"ultra": TierState(failed=True, reason="no H100"), "performance": TierState(running=1)})
     body = tiers_view(app_config(), down)
 
-    def read(url: str, timeout: float) -> httpx2.Response:
-        assert url == "http://here/api/tiers"
+    def read(url: str, timeout: float, headers: dict[str, str]) -> httpx2.Response:
+        assert (url, headers) == ("http://here/api/tiers", {})
         return httpx2.Response(200, json=body, request=httpx2.Request("GET", url))
 
+    monkeypatch.delenv("POWER_LEVER_KEY", raising=False)
     monkeypatch.setattr(httpx2, "get", read)
     assert main([HARD, "--url", "http://here/", "--json"]) == 0
     record = Decision.model_validate(json.loads(capsys.readouterr().out))

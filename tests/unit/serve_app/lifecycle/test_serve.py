@@ -30,7 +30,7 @@ def valid_file(folder: Path) -> Path:
     """A config file whose port is free."""
     path = folder / "serve.yaml"
     path.write_text(
-        "http_options: {port: 18234}\n"
+        "http_options: {host: 127.0.0.1, port: 18234}\n"
         "applications: [{name: lever, import_path: 'serve_app.app:build', args: {profile: local}}]\n"
     )
     return path

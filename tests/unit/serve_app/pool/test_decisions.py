@@ -27,6 +27,10 @@ class Method:
         return self._call(argument)
 
 
+def anybody(made_by: str | None) -> bool:
+    return True
+
+
 class FakePool:
     """The part of the pool's handle that keeps decisions."""
 
@@ -48,10 +52,10 @@ async def test_a_record_is_read_by_the_replica_that_made_it_and_by_another() -> 
     pool = FakePool()
     mine, other = DecisionLog(pool), DecisionLog(pool)
     mine.work.start()
-    decision_id = mine.add(RECORD)
-    at_once = await mine.get(decision_id)
+    decision_id = mine.add(RECORD, None)
+    at_once = await mine.get(decision_id, anybody)
     assert pool.asked == 0, "it is still here"
-    assert (await other.get(decision_id)) == at_once
+    assert (await other.get(decision_id, anybody)) == at_once
     mine.work.stop()
     assert at_once["decision_id"] == decision_id
     assert at_once["made_at_s"] > 1.7e9
@@ -60,15 +64,24 @@ async def test_a_record_is_read_by_the_replica_that_made_it_and_by_another() -> 
 
 async def test_ids_cannot_be_guessed() -> None:
     log = DecisionLog(FakePool())
-    ids = {log.add(RECORD) for _ in range(100)}
+    ids = {log.add(RECORD, None) for _ in range(100)}
     assert len(ids) == 100
     assert {len(name) for name in ids} == {32}
 
 
 async def test_an_unknown_id_is_a_404() -> None:
     with pytest.raises(ApiError, match="kept for an hour") as error:
-        await DecisionLog(FakePool()).get("0" * 32)
+        await DecisionLog(FakePool()).get("0" * 32, anybody)
     assert (error.value.code, error.value.status) == ("not_found", 404)
+
+
+async def test_a_record_of_another_key_is_as_one_that_is_not_there() -> None:
+    log = DecisionLog(FakePool())
+    decision_id = log.add(RECORD, "0123456789ab")
+    with pytest.raises(ApiError, match=f"there is no '{decision_id}'; decisions are kept for an hour") as error:
+        await log.get(decision_id, lambda made_by: made_by == "ba9876543210")
+    assert error.value.status == 404
+    assert (await log.get(decision_id, lambda made_by: made_by == "0123456789ab"))["key"] == "0123456789ab"
 
 
 async def test_while_the_pool_is_away_other_replicas_say_so() -> None:
@@ -77,7 +90,7 @@ async def test_while_the_pool_is_away_other_replicas_say_so() -> None:
             raise ActorUnavailableError("restarting", b"1" * 16)
 
     with pytest.raises(ApiError) as error:
-        await DecisionLog(Away()).get("0" * 32)
+        await DecisionLog(Away()).get("0" * 32, anybody)
     assert (error.value.code, error.value.status) == ("pool_unavailable", 503)
 
 
@@ -85,7 +98,7 @@ async def test_a_record_is_small() -> None:
     pool = FakePool()
     log = DecisionLog(pool)
     tier = {"tier": "performance", "why_not": "stronger than needed: eco is good enough", "ttft_ms": {"expected": 1.0}}
-    decision_id = log.add({"tiers": [tier] * 4})
+    decision_id = log.add({"tiers": [tier] * 4}, None)
     log.work.start()
     await asyncio.sleep(1)
     log.work.stop()

@@ -35,7 +35,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> LocalIngress:
 @pytest.fixture
 async def claude(api: LocalIngress) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(
-        base_url="http://ingress", api_key="none", max_retries=0, http_client=api.sdk_http()
+        base_url="http://localhost", api_key="none", max_retries=0, http_client=api.sdk_http()
     ) as client:
         yield client
 
@@ -43,7 +43,7 @@ async def claude(api: LocalIngress) -> AsyncIterator[anthropic.AsyncAnthropic]:
 @pytest.fixture
 async def gpt(api: LocalIngress) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(
-        base_url="http://ingress/v1", api_key="none", max_retries=0, http_client=api.sdk_http()
+        base_url="http://localhost/v1", api_key="none", max_retries=0, http_client=api.sdk_http()
     ) as client:
         yield client
 

@@ -1,0 +1,1 @@
+"""Who may do what: keys and their scopes, and which web pages may ask."""

@@ -1,0 +1,155 @@
+"""`power-lever keys`: make, list, revoke and rotate API keys, in a file. No server is needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from router.errors import ConfigError
+from serve_app.auth.key_file import changing, load_keys, write_keys
+from serve_app.auth.keys import KEY_SCOPES, Key, KeyList, KeyScope, NewKey, make_key, utc_now
+from serve_app.auth.settings import DEFAULT_KEYS_FILE
+
+_WIDE: Final = 10_000
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _file_option(function: Function) -> Function:
+    return click.option(
+        "--file",
+        "path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="POWER_LEVER_KEYS_FILE",
+        default=lambda: Path(DEFAULT_KEYS_FILE).expanduser(),
+        show_default=DEFAULT_KEYS_FILE,
+        show_envvar=True,
+        help="the keys file, which `auth.keys_file` names",
+    )(function)
+
+
+@click.group()
+def command() -> None:
+    """Make, list, revoke and rotate API keys. A running application sees a change within seconds."""
+
+
+@command.command()
+@click.option("--name", required=True, help="who holds it, as it will stand in logs")
+@click.option(
+    "--scope",
+    type=click.Choice(KEY_SCOPES),
+    required=True,
+    help="infer: may ask; admin: may also set who drafts, and read others' decisions",
+)
+@click.option(
+    "--expires", type=click.DateTime(("%Y-%m-%d",)), metavar="DATE", help="2027-01-31: refused from then on, UTC"
+)
+@_file_option
+def new(path: Path, name: str, scope: KeyScope, expires: datetime | None) -> None:
+    """Make a key and print it, once: only its hash is kept. Makes the file where there is none.
+
+    \f
+    Raises:
+        ConfigError: there is a valid key of that name, or the file is wrong.
+    """
+    now = utc_now()
+    expires_at = None if expires is None else expires.replace(tzinfo=UTC)
+    if expires_at is not None and expires_at <= now:
+        raise ConfigError(f"--expires: got {expires_at:%Y-%m-%d}, must be a day to come")
+    made = make_key(name, scope, now, expires_at)
+    with changing(path):
+        listed = load_keys(path) if path.exists() else KeyList(version=1)
+        if any(key.valid(now) for key in listed.named(name)):
+            raise ConfigError(f"name: there is a valid key {name!r} already: rotate or revoke it, or take another name")
+        write_keys(path, listed.replaced([made.key]))
+    _show(made)
+
+
+@command.command("list")
+@_file_option
+def list_keys(path: Path) -> None:
+    """List the keys of the file, also those that are revoked or expired."""
+    now = utc_now()
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for column in ("id", "name", "scope", "state", "made", "expires"):
+        table.add_column(column, no_wrap=True)
+    for key in load_keys(path).keys:
+        expires = "-" if key.expires_at is None else f"{key.expires_at:%Y-%m-%d %H:%M}"
+        table.add_row(key.id, key.name, key.scope, key.state(now), f"{key.created_at:%Y-%m-%d %H:%M}", expires)
+    (Console() if sys.stdout.isatty() else Console(width=_WIDE)).print(table)
+
+
+@command.command()
+@click.argument("name_or_id", metavar="NAME|ID")
+@_file_option
+def revoke(path: Path, name_or_id: str) -> None:
+    """Revoke the valid keys of a name, or the one of an id.
+
+    \f
+    Raises:
+        ConfigError: there is none, or the file is wrong.
+    """
+    now = utc_now()
+    with changing(path):
+        listed = load_keys(path)
+        keys = _valid(listed, name_or_id, now)
+        write_keys(path, listed.replaced(key.model_copy(update={"revoked_at": now}) for key in keys))
+    for key in keys:
+        click.echo(f"revoked {key.id} ({key.name}, {key.scope})", err=True)
+
+
+@command.command()
+@click.argument("name_or_id", metavar="NAME|ID")
+@click.option(
+    "--overlap-hours",
+    type=click.FloatRange(0, 24 * 90),
+    default=0.0,
+    show_default=True,
+    help="the old key stays valid for so long",
+)
+@_file_option
+def rotate(path: Path, name_or_id: str, overlap_hours: float) -> None:
+    """Make a new key of the same name, scope and day of expiry, print it once, and end the old one.
+
+    \f
+    Raises:
+        ConfigError: there is none, or the file is wrong.
+    """
+    now = utc_now()
+    with changing(path):
+        listed = load_keys(path)
+        keys = _valid(listed, name_or_id, now)
+        old = keys[-1]
+        made = make_key(old.name, old.scope, now, old.expires_at)
+        ends_at = now + timedelta(hours=overlap_hours)
+        ended = [_ending(key, now, ends_at) for key in keys]
+        write_keys(path, listed.replaced([*ended, made.key]))
+    _show(made)
+
+
+def _ending(key: Key, now: datetime, ends_at: datetime) -> Key:
+    """Return a key that ends then, or before."""
+    if ends_at <= now:
+        return key.model_copy(update={"revoked_at": now})
+    return key.model_copy(update={"expires_at": min(ends_at, key.expires_at or ends_at)})
+
+
+def _valid(listed: KeyList, name_or_id: str, now: datetime) -> list[Key]:
+    keys = [key for key in listed.named(name_or_id) if key.valid(now)]
+    if not keys:
+        valid = ", ".join(f"{key.name} ({key.id})" for key in listed.keys if key.valid(now)) or "none"
+        raise ConfigError(f"there is no valid key {name_or_id!r}; valid are: {valid}")
+    return keys
+
+
+def _show(made: NewKey) -> None:
+    click.echo(f"id {made.key.id}, scope {made.key.scope}; the key, which is shown only now:", err=True)
+    click.echo(made.secret)

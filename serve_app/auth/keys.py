@@ -1,0 +1,153 @@
+"""API keys: what one looks like, what is kept of it, and who holds a key that a client sent. Pure.
+
+A key is `pl_ID_SECRET`. The id is public: it stands in logs and decision records. The secret has 256 random bits, so a
+fast hash keeps it as safe as a slow one would: nobody can try 2^256 secrets. Slow, salted hashes are for secrets that
+people choose (NIST SP 800-63B, 5.1.2.2: look-up secrets of at least 112 bits need an approved one-way function, shorter
+ones a key derivation function), and would cost every request 50 ms or more of CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal, NamedTuple, get_args
+
+from pydantic import AwareDatetime, Field, ValidationError, field_validator
+
+from router.errors import ConfigError
+from router.registry import Frozen
+
+KeyScope = Literal["infer", "admin"]
+KEY_SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
+GRANTED: Final[Mapping[KeyScope, tuple[KeyScope, ...]]] = {"infer": ("infer",), "admin": ("infer", "admin")}
+"""What a key of a scope may do."""
+ID: Final = r"[0-9a-f]{12}"
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
+_SECRET_BYTES: Final = 32
+_KEY: Final = re.compile(rf"pl_({ID})_[A-Za-z0-9_-]{{43}}")
+_NOBODYS: Final = hashlib.sha256(secrets.token_bytes(_SECRET_BYTES)).hexdigest()
+"""Stands for the hash of a key that there is not, so that it is compared all the same."""
+
+
+class Key(Frozen):
+    """What is kept of a key. The key itself is shown once, when it is made."""
+
+    id: Annotated[str, Field(pattern=f"^{ID}$")] = Field(description="Public, 12 hexadecimal digits.")
+    name: Annotated[str, Field(pattern=f"^{NAME}$")] = Field(description="Who holds it.")
+    scope: KeyScope = Field(description="`infer`: may ask. `admin`: may also change state and read others' decisions.")
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="Of the whole key, hexadecimal.")
+    created_at: AwareDatetime = Field(description="When it was made.")
+    expires_at: AwareDatetime | None = Field(default=None, description="From when on it is refused; null: never.")
+    revoked_at: AwareDatetime | None = Field(default=None, description="When it was revoked; null: it was not.")
+
+    def valid(self, now: datetime) -> bool:
+        """Return whether it is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def state(self, now: datetime) -> str:
+        """Return `valid`, `revoked` or `expired`."""
+        return "valid" if self.valid(now) else "expired" if self.revoked_at is None else "revoked"
+
+
+class KeyList(Frozen):
+    """The content of a keys file. An unknown field is an error: a limit that this version ignores would be none."""
+
+    version: Literal[1] = Field(description="Of the form of this file.")
+    keys: tuple[Key, ...] = Field(default=(), description="Also those that are revoked or expired.")
+
+    @field_validator("keys")
+    @classmethod
+    def _ids_are_unique(cls, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        ids = [key.id for key in keys]
+        if twice := {one for one in ids if ids.count(one) > 1}:
+            raise ValueError(f"each id must be there once, twice are {', '.join(sorted(twice))}")
+        return keys
+
+    def named(self, name_or_id: str) -> list[Key]:
+        """Return the keys of a name, or the one of an id."""
+        return [key for key in self.keys if name_or_id in (key.name, key.id)]
+
+    def replaced(self, keys: Iterable[Key]) -> KeyList:
+        """Return the list with these keys in the place of those with their ids, new ones at its end."""
+        given = {key.id: key for key in keys}
+        old = [given.pop(key.id, key) for key in self.keys]
+        return KeyList(version=self.version, keys=(*old, *given.values()))
+
+
+def read_key_list(raw: bytes, where: str) -> KeyList:
+    """Return the content of a keys file.
+
+    Raises:
+        ConfigError: it is none; the message names every wrong field.
+    """
+    try:
+        return KeyList.model_validate_json(raw)
+    except ValidationError as error:
+        if any(problem["type"] == "json_invalid" for problem in error.errors()):
+            raise ConfigError(f"{where}: is not JSON: {error.errors()[0]['msg']}") from error
+        raise ConfigError.of(error, KeyList, where) from error
+
+
+class NewKey(NamedTuple):
+    """A key that was just made."""
+
+    key: Key
+    secret: str
+    """The whole key, to be shown once."""
+
+
+def make_key(name: str, scope: KeyScope, now: datetime, expires_at: datetime | None = None) -> NewKey:
+    """Make a key.
+
+    Raises:
+        ConfigError: the name is none.
+    """
+    if not re.fullmatch(NAME, name) or re.fullmatch(ID, name):
+        raise ConfigError(
+            f"name: got {name!r}, must have 1 to 64 letters, digits and ._@-, begin with a letter or digit, and not be "
+            "12 hexadecimal digits, as ids are"
+        )
+    key_id = secrets.token_hex(6)
+    secret = f"pl_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+    key = Key(
+        id=key_id, name=name, scope=scope, sha256=_hash(secret), created_at=now.replace(microsecond=0),
+        expires_at=expires_at,
+    )  # fmt: skip
+    return NewKey(key, secret)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The keys, to look one up."""
+
+    keys: Mapping[str, Key]
+    """By id."""
+
+    @classmethod
+    def of(cls, listed: KeyList) -> KeyRing:
+        """Return the ring of a list."""
+        return cls({key.id: key for key in listed.keys})
+
+    def holder(self, sent: str, now: datetime) -> Key | None:
+        """Return the key that a client sent; None: it is malformed, unknown, revoked or expired.
+
+        All four take the same steps: a hash and a comparison in constant time.
+        """
+        match = _KEY.fullmatch(sent)
+        key = self.keys.get(match[1]) if match else None
+        same = hmac.compare_digest(_hash(sent), _NOBODYS if key is None else key.sha256)
+        return key if same and key is not None and key.valid(now) else None
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def utc_now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)

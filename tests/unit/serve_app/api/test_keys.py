@@ -1,0 +1,222 @@
+"""Keys at the ingress: who gets in, in whose form others are refused, and what a key may do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from serve_app.auth.key_file import write_keys
+from serve_app.auth.keys import KeyList, KeyScope, NewKey, make_key, utc_now
+from tests.support.app_config import app_config
+from tests.support.local_ingress import LocalIngress
+from tests.support.real_loops import REAL_LOOPS
+
+ASK = {"prompt": "Hi", "max_tokens": 2}
+CHAT: dict[str, Any] = {"model": "eco", "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]}
+DRAFTS = "/api/tiers/eco/drafts"
+OPEN = ("/", "/web/main.js", "/healthz", "/readyz", "/health", "/ping")
+NEED_A_KEY = (
+    "/v1/models",
+    "/v1/models/eco",
+    "/v1/responses/r1",
+    "/api/tiers",
+    "/api/decisions/d1",
+    "/metrics",
+    "/version",
+)
+POSTS: dict[str, Any] = {
+    "/api/inference": ASK,
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"model": "eco", "prompt": "Hi"},
+    "/v1/responses": {"model": "eco", "input": "Hi"},
+    "/v1/messages": CHAT,
+    "/v1/messages/count_tokens": CHAT,
+    DRAFTS: {"drafts": "auto"},
+}
+
+
+class Locked:
+    """The ingress with keys."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = folder / "keys.json"
+        self._made: list[NewKey] = []
+        self.infer, self.other, self.admin = self.make("alice"), self.make("bob"), self.make("root", "admin")
+        self.ingress = LocalIngress(app_config(auth={"mode": "keys", "keys_file": str(self.path)}), monkeypatch)
+
+    def make(self, name: str, scope: KeyScope = "infer") -> NewKey:
+        made = make_key(name, scope, utc_now())
+        self._made.append(made)
+        write_keys(self.path, KeyList(version=1, keys=tuple(each.key for each in self._made)))
+        return made
+
+    async def ask(self, method: str, path: str, body: Any = None, key: str | None = None) -> httpx.Response:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        async with self.ingress.http() as http:
+            return await http.request(method, path, json=body, headers=headers)
+
+
+@pytest.fixture
+def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locked:
+    return Locked(tmp_path, monkeypatch)
+
+
+def wrong_keys(locked: Locked) -> Iterator[str | None]:
+    yield from (None, "none", locked.infer.secret[:-1], make_key("alice", "infer", utc_now()).secret)
+    revoked = locked.infer.key.model_copy(update={"revoked_at": utc_now()})
+    write_keys(locked.path, KeyList(version=1, keys=(revoked,)))
+    keys = locked.ingress.ingress._keys
+    assert keys is not None
+    keys._take(locked.path.read_bytes())
+    yield locked.infer.secret
+
+
+@pytest.mark.parametrize("path", [*POSTS, *NEED_A_KEY])
+async def test_without_a_valid_key_every_refusal_is_the_same_401(path: str, locked: Locked) -> None:
+    method = "POST" if path in POSTS else "GET"
+    answers = [await locked.ask(method, path, POSTS.get(path), key) for key in wrong_keys(locked)]
+    assert [answer.status_code for answer in answers] == [401] * 5
+    assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
+    bodies = [answer.json() for answer in answers]
+    for body in bodies:
+        assert body["error"].pop("request_id")
+        body.pop("request_id", None)
+    assert all(body == bodies[0] for body in bodies)
+    assert bodies[0]["error"]["code"] == "unauthorized"
+    assert bodies[0]["error"]["retryable"] is False
+
+
+async def test_the_page_and_what_tells_of_health_are_open_with_any_key_and_none(locked: Locked) -> None:
+    for path in OPEN:
+        for key in (None, "none", locked.infer.secret):
+            assert (await locked.ask("GET", path, key=key)).status_code == 200, path
+
+
+@pytest.mark.parametrize("path", [path for path in POSTS if path != DRAFTS])
+async def test_a_key_that_may_infer_may_ask_on_every_route(path: str, locked: Locked) -> None:
+    assert (await locked.ask("POST", path, POSTS[path], locked.infer.secret)).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["authorization: Bearer {}", "authorization: bearer  {}", "x-api-key: {}"])
+async def test_a_key_comes_as_either_sdk_sends_it(header: str, locked: Locked) -> None:
+    name, _, value = header.format(locked.infer.secret).partition(": ")
+    async with locked.ingress.http() as http:
+        assert (await http.get("/v1/models", headers={name: value})).status_code == 200
+
+
+async def test_another_scheme_of_authorization_leaves_the_word_to_x_api_key(locked: Locked) -> None:
+    headers = {"authorization": "Basic dTpw", "x-api-key": locked.infer.secret}
+    async with locked.ingress.http() as http:
+        assert (await http.get("/v1/models", headers=headers)).status_code == 200
+        headers["authorization"] = "Bearer none"
+        assert (await http.get("/v1/models", headers=headers)).status_code == 401
+
+
+@REAL_LOOPS
+async def test_openais_sdk_gets_in_with_its_key_and_reads_the_refusals(locked: Locked) -> None:
+    async def ask(key: str) -> None:
+        http = locked.ingress.sdk_http()
+        async with openai.AsyncOpenAI(
+            base_url="http://localhost/v1", api_key=key, max_retries=0, http_client=http
+        ) as client:
+            await client.chat.completions.create(**CHAT)
+
+    await ask(locked.infer.secret)
+    with pytest.raises(openai.AuthenticationError) as error:
+        await ask("none")
+    assert (error.value.code, error.value.type) == ("unauthorized", "invalid_request_error")
+
+
+@REAL_LOOPS
+@pytest.mark.parametrize("sent_as", ["api_key", "auth_token"])
+async def test_anthropics_sdk_gets_in_with_its_key_and_reads_the_refusals(sent_as: str, locked: Locked) -> None:
+    async def ask(key: str) -> None:
+        http = locked.ingress.sdk_http()
+        given: dict[str, Any] = {"api_key": None, "auth_token": None, sent_as: key}
+        async with anthropic.AsyncAnthropic(
+            base_url="http://localhost", max_retries=0, http_client=http, **given
+        ) as client:
+            await client.messages.create(**CHAT)
+
+    await ask(locked.infer.secret)
+    with pytest.raises(anthropic.AuthenticationError) as error:
+        await ask("none")
+    body: Any = error.value.body
+    assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
+
+
+async def test_only_an_admin_may_set_who_drafts(locked: Locked) -> None:
+    refused = await locked.ask("POST", DRAFTS, {"drafts": "auto"}, locked.infer.secret)
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "forbidden"
+    assert refused.json()["error"]["message"] == (
+        f"this needs a key with the scope admin; key {locked.infer.key.id} has infer"
+    )
+    allowed = await locked.ask("POST", DRAFTS, {"drafts": "auto"}, locked.admin.secret)
+    assert allowed.json()["error"]["code"] == "no_choice", "it went on to the tier, whose entry drafts in one way"
+
+
+async def test_a_decision_is_seen_by_the_key_that_asked_and_by_an_admin(locked: Locked) -> None:
+    asked = await locked.ask("POST", "/v1/chat/completions", CHAT, locked.infer.secret)
+    path = f"/api/decisions/{asked.headers['x-power-lever-decision']}"
+    own = await locked.ask("GET", path, key=locked.infer.secret)
+    assert own.status_code == 200
+    assert own.json()["key"] == locked.infer.key.id
+    assert (await locked.ask("GET", path, key=locked.admin.secret)).json() == own.json()
+    others = await locked.ask("GET", path, key=locked.other.secret)
+    assert others.status_code == 404
+    assert "decisions are kept for an hour" in others.json()["error"]["message"]
+
+
+async def test_the_log_has_the_keys_id_and_name_and_never_the_key(locked: Locked) -> None:
+    await locked.ask("POST", "/api/inference", ASK, locked.infer.secret)
+    await locked.ask("POST", "/api/inference", ASK, "none")
+    await asyncio.sleep(0)
+    [log] = locked.ingress.log_folder.glob("requests_*.jsonl")
+    first, second = [json.loads(line) for line in log.read_text().splitlines()]
+    assert (first["key"], first["key_name"], first["outcome"]) == (locked.infer.key.id, "alice", "ok")
+    assert (second["key"], second["key_name"], second["outcome"]) == (None, None, "unauthorized")
+    assert locked.infer.secret not in log.read_text()
+
+
+async def test_before_the_keys_file_was_readable_nobody_gets_in_and_readiness_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = app_config(auth={"mode": "keys", "keys_file": str(tmp_path / "none.json")})
+    ingress = LocalIngress(config, monkeypatch)
+    async with ingress.http() as http:
+        asked = await http.post(
+            "/v1/messages", json=CHAT, headers={"x-api-key": make_key("a", "infer", utc_now()).secret}
+        )
+        ready = await http.get("/readyz")
+        assert (await http.get("/healthz")).status_code == 200
+    assert (asked.status_code, asked.json()["error"]["code"]) == (503, "keys_unavailable")
+    assert asked.headers["retry-after"] == "5"
+    assert str(tmp_path) not in asked.text
+    assert (ready.status_code, ready.json()["status"]) == (503, "no keys file")
+
+
+async def test_why_something_fails_is_for_those_who_have_a_key(locked: Locked) -> None:
+    locked.ingress.pool.observation = type(locked.ingress.pool.observation)(failing={"eco: reports": "3 failed rounds"})
+    assert (await locked.ask("GET", "/healthz")).json() == {"status": "degraded"}
+    seen = await locked.ask("GET", "/healthz", key=locked.infer.secret)
+    assert seen.json()["failing"] == {"eco: reports": "3 failed rounds"}
+
+
+async def test_with_keys_off_nobody_is_asked_and_everybody_may_do_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    ingress = LocalIngress(app_config(), monkeypatch)
+    async with ingress.http() as http:
+        for path in (*OPEN, "/v1/models", "/api/tiers", "/version"):
+            assert (await http.get(path)).status_code == 200, path
+        assert (await http.post(DRAFTS, json={"drafts": "auto"})).json()["error"]["code"] == "no_choice"
+        asked = await http.post("/v1/chat/completions", json=CHAT)
+        decision = (await http.get(f"/api/decisions/{asked.headers['x-power-lever-decision']}")).json()
+    assert decision["key"] is None

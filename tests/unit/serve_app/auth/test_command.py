@@ -1,0 +1,194 @@
+"""`power-lever keys`: makes, lists, revokes and rotates keys in a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from serve_app.__main__ import main
+from serve_app.auth.key_file import load_keys
+from serve_app.auth.keys import KeyRing, utc_now
+from serve_app.auth.settings import AuthSettings
+
+
+class Keys:
+    """The commands on one file."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self._capsys = capsys
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """What it wrote to stdout and to stderr."""
+        assert main(["keys", *arguments, "--file", str(self.path)]) == code
+        return self._capsys.readouterr()
+
+    def make(self, name: str = "alice", scope: str = "infer", *more: str) -> str:
+        return self.run("new", "--name", name, "--scope", scope, *more)[0].strip()
+
+    def names(self, *sent: str, after: timedelta = timedelta()) -> list[str | None]:
+        """Who holds these keys."""
+        ring = KeyRing.of(load_keys(self.path))
+        found = [ring.holder(each, utc_now() + after) for each in sent]
+        return [None if key is None else key.name for key in found]
+
+
+@pytest.fixture
+def keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Keys:
+    return Keys(tmp_path / "not yet there" / "keys.json", capsys)
+
+
+def test_a_new_key_alone_is_on_stdout_and_its_hash_alone_in_the_file(keys: Keys) -> None:
+    out, error = keys.run("new", "--name", "alice", "--scope", "admin")
+    assert out.count("\n") == 1
+    assert "scope admin; the key, which is shown only now:" in error
+    secret = out.strip()
+    assert keys.names(secret) == ["alice"]
+    assert secret.rpartition("_")[2] not in keys.path.read_text()
+
+
+def test_only_its_owner_may_read_the_file(keys: Keys) -> None:
+    keys.make()
+    assert keys.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_mode_that_the_operator_gave_the_file_stays(keys: Keys) -> None:
+    keys.make("alice")
+    keys.path.chmod(0o640)
+    keys.make("bob")
+    assert keys.path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_to_the_file_stays_one(keys: Keys, tmp_path: Path) -> None:
+    keys.make("alice")
+    real = keys.path
+    keys.path = tmp_path / "link.json"
+    keys.path.symlink_to(real)
+    keys.make("bob")
+    assert keys.path.is_symlink()
+    assert [key.name for key in load_keys(real).keys] == ["alice", "bob"]
+
+
+def test_the_list_shows_who_may_do_what_and_no_secret(keys: Keys) -> None:
+    secret = keys.make("alice", "infer", "--expires", "2199-12-31")
+    keys.make("bob", "admin")
+    keys.run("revoke", "bob")
+    head, alice, bob = keys.run("list")[0].splitlines()
+    assert head.split() == ["id", "name", "scope", "state", "made", "expires"]
+    assert alice.split()[1:4] == ["alice", "infer", "valid"]
+    assert alice.split()[-2:] == ["2199-12-31", "00:00"]
+    assert bob.split()[1:4] == ["bob", "admin", "revoked"]
+    assert secret not in alice
+
+
+def test_a_name_is_taken_while_its_key_is_valid(keys: Keys) -> None:
+    keys.make("alice")
+    _, error = keys.run("new", "--name", "alice", "--scope", "infer", code=1)
+    assert error == "error: name: there is a valid key 'alice' already: rotate or revoke it, or take another name\n"
+    keys.run("revoke", "alice")
+    keys.make("alice")
+
+
+def test_a_key_is_revoked_by_name_or_id_and_the_others_stay(keys: Keys) -> None:
+    alice, bob, carol = keys.make("alice"), keys.make("bob"), keys.make("carol")
+    keys.run("revoke", "alice")
+    keys.run("revoke", bob.split("_")[1])
+    assert keys.names(alice, bob, carol) == [None, None, "carol"]
+
+
+def test_a_rotated_key_is_another_one_of_the_same_name_scope_and_expiry(keys: Keys) -> None:
+    old = keys.make("alice", "admin", "--expires", "2199-12-31")
+    new = keys.run("rotate", "alice")[0].strip()
+    assert keys.names(old, new) == [None, "alice"]
+    kept = load_keys(keys.path).keys[-1]
+    assert (kept.scope, kept.expires_at) == ("admin", datetime(2199, 12, 31, tzinfo=UTC))
+
+
+def test_the_old_key_stays_valid_for_the_overlap(keys: Keys) -> None:
+    old = keys.make("alice")
+    new = keys.run("rotate", "alice", "--overlap-hours", "2")[0].strip()
+    assert keys.names(old, new, after=timedelta(hours=1.9)) == ["alice", "alice"]
+    assert keys.names(old, new, after=timedelta(hours=2)) == [None, "alice"]
+
+
+@pytest.mark.parametrize("verb", ["revoke", "rotate"])
+def test_a_key_that_is_not_there_is_an_error_that_names_those_that_are(verb: str, keys: Keys) -> None:
+    secret = keys.make("alice")
+    _, error = keys.run(verb, "bob", code=1)
+    assert error == f"error: there is no valid key 'bob'; valid are: alice ({secret.split('_')[1]})\n"
+    keys.run("revoke", "alice")
+    assert keys.run(verb, "alice", code=1)[1] == "error: there is no valid key 'alice'; valid are: none\n"
+
+
+def test_a_day_of_expiry_must_be_to_come(keys: Keys) -> None:
+    _, error = keys.run("new", "--name", "alice", "--scope", "infer", "--expires", "2020-01-01", code=1)
+    assert error == "error: --expires: got 2020-01-01, must be a day to come\n"
+    assert not keys.path.exists()
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("revoke", "a"), ("rotate", "a")])
+def test_without_a_file_it_is_an_error_in_one_line(arguments: tuple[str, ...], keys: Keys) -> None:
+    _, error = keys.run(*arguments, code=1)
+    assert error == f"error: {keys.path}: cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("new", "--name", "b", "--scope", "infer"), ("revoke", "a")])
+def test_a_broken_file_is_an_error_and_stays_as_it_is(arguments: tuple[str, ...], keys: Keys) -> None:
+    keys.path.parent.mkdir()
+    keys.path.write_text("broken")
+    assert keys.run(*arguments, code=1)[1].startswith(f"error: {keys.path}: is not JSON")
+    assert keys.path.read_text() == "broken"
+
+
+def test_a_folder_that_takes_no_files_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", "--name", "a", "--scope", "infer", "--file", "/proc/keys.json"]) == 1
+    assert capsys.readouterr().err.startswith("error: /proc/keys.json: cannot be written: ")
+
+
+def test_a_write_that_fails_leaves_the_file_and_no_other(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys.make("alice")
+    before = keys.path.read_bytes()
+
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("serve_app.auth.key_file.os.replace", full)
+    _, error = keys.run("new", "--name", "bob", "--scope", "infer", code=1)
+    assert error == f"error: {keys.path}: cannot be written: No space left on device\n"
+    assert keys.path.read_bytes() == before
+    assert sorted(each.name for each in keys.path.parent.iterdir()) == [".keys.json.lock", "keys.json"]
+
+
+def test_the_file_may_be_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POWER_LEVER_KEYS_FILE", str(tmp_path / "k.json"))
+    assert main(["keys", "new", "--name", "alice", "--scope", "infer"]) == 0
+    assert [key.name for key in load_keys(tmp_path / "k.json").keys] == ["alice"]
+
+
+def test_without_any_name_the_file_is_the_one_that_the_settings_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("POWER_LEVER_KEYS_FILE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["keys", "new", "--name", "alice", "--scope", "infer"]) == 0
+    assert AuthSettings(mode="keys").keys_path == tmp_path / ".config/power-lever/keys.json"
+    assert [key.name for key in load_keys(AuthSettings(mode="keys").keys_path).keys] == ["alice"]
+
+
+def test_commands_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    script = (
+        "import sys\nfrom serve_app.__main__ import main\n"
+        "for turn in range(20):\n"
+        "    more = ['--name', f'{sys.argv[1]}-{turn}', '--scope', 'infer', '--file', sys.argv[2]]\n"
+        "    assert main(['keys', 'new', *more]) == 0"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", script, name, str(path)]) for name in ("a", "b", "c")]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len({key.name for key in load_keys(path).keys}) == 60

@@ -1,0 +1,116 @@
+"""Keys: what one looks like, and who holds a key that was sent."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from router.errors import ConfigError
+from serve_app.auth.keys import Key, KeyList, KeyRing, make_key, read_key_list
+
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+MADE = make_key("alice", "infer", NOW)
+
+
+def ring(*keys: Key) -> KeyRing:
+    return KeyRing.of(KeyList(version=1, keys=keys))
+
+
+def test_a_key_holds_its_id_and_256_random_bits_and_its_hash_alone_is_kept() -> None:
+    assert MADE.secret.startswith(f"pl_{MADE.key.id}_")
+    assert len(MADE.secret.removeprefix(f"pl_{MADE.key.id}_")) == 43  # 32 bytes in base64
+    assert MADE.key.sha256 == hashlib.sha256(MADE.secret.encode()).hexdigest()
+    assert MADE.secret.rpartition("_")[2] not in MADE.key.model_dump_json()
+
+
+def test_no_two_keys_are_alike() -> None:
+    made = [make_key("alice", "infer", NOW) for _ in range(100)]
+    assert len({one.secret for one in made}) == len({one.key.id for one in made}) == 100
+
+
+def test_a_key_is_its_holders() -> None:
+    other = make_key("bob", "admin", NOW)
+    both = ring(MADE.key, other.key)
+    assert both.holder(MADE.secret, NOW) == MADE.key
+    assert both.holder(other.secret, NOW) == other.key
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "",
+        "none",
+        MADE.secret[:-1],
+        MADE.secret + "A",
+        MADE.secret + "\n",
+        " " + MADE.secret,
+        MADE.secret.upper(),
+        MADE.secret[:-1] + ("A" if MADE.secret[-1] != "A" else "B"),
+        f"pl_{MADE.key.id}_",
+        MADE.key.sha256,
+        make_key("alice", "infer", NOW).secret,
+        "pl_" + "é" * 56,
+        "x" * 100_000,
+    ],
+)
+def test_what_is_no_key_is_nobodys(sent: str) -> None:
+    assert ring(MADE.key).holder(sent, NOW) is None
+
+
+def test_a_key_with_the_id_of_another_is_nobodys() -> None:
+    other = make_key("mallory", "admin", NOW)
+    forged = other.secret.replace(other.key.id, MADE.key.id)
+    assert ring(MADE.key, other.key).holder(forged, NOW) is None
+
+
+def test_a_key_ends_at_its_expiry() -> None:
+    made = make_key("alice", "infer", NOW, expires_at=NOW + timedelta(hours=1))
+    keys = ring(made.key)
+    assert keys.holder(made.secret, NOW + timedelta(minutes=59)) == made.key
+    assert keys.holder(made.secret, NOW + timedelta(hours=1)) is None
+
+
+def test_a_revoked_key_is_nobodys() -> None:
+    revoked = MADE.key.model_copy(update={"revoked_at": NOW})
+    assert ring(revoked).holder(MADE.secret, NOW) is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "ä", "a" * 65, "a/b", "a\n", "0123456789ab"])
+def test_a_name_that_is_none_is_refused_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_key(name, "infer", NOW)
+    assert str(error.value).startswith(f"name: got {name!r}, must have 1 to 64 letters, digits and ._@-")
+
+
+def test_what_is_written_is_read_again() -> None:
+    listed = KeyList(version=1, keys=(MADE.key,))
+    assert read_key_list(listed.model_dump_json().encode(), "keys.json") == listed
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"", "keys.json: is not JSON"),
+        (b"{", "keys.json: is not JSON"),
+        (b"\xff", "keys.json: is not JSON"),
+        (b"[]", "keys.json: (top level): Input should be an object, got []"),
+        (b"{}", "keys.json: version: Field required"),
+        (b'{"version": 2}', "keys.json: version: Input should be 1, got 2"),
+        (b'{"version": 1, "keys": [{"limit": 1}]}', "keys.0.limit: unknown key, allowed are id, name, scope, sha256"),
+        (
+            b'{"version": 1, "keys": [{"scope": "root"}]}',
+            "keys.0.scope: Input should be 'infer' or 'admin', got 'root'",
+        ),
+    ],
+)
+def test_a_file_of_another_form_is_an_error_that_names_what_is_wrong(raw: bytes, expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_key_list(raw, "keys.json")
+    assert expected in str(error.value)
+
+
+def test_an_id_that_is_there_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match=f"each id must be there once, twice are {MADE.key.id}"):
+        KeyList(version=1, keys=(MADE.key, MADE.key))
