@@ -7,6 +7,21 @@ import { readEvents } from "./stream.js";
 /** @import {StreamEvent} from "./events.js" */
 
 const TIERS_WITHIN_MS = 5000;
+/** The code of a refusal for want of a key. */
+export const UNAUTHORIZED = "unauthorized";
+
+/** Sent with every request; in memory only, so that a reload forgets it. */
+let key = "";
+
+/** @param {string} given printable ASCII; empty: none is sent any more */
+export function setKey(given) {
+  key = given;
+}
+
+/** @returns {Record<string, string>} */
+function keyHeader() {
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
 
 /** The request has no answer: the server refused it, or the connection failed. */
 export class RequestError extends Error {
@@ -34,7 +49,7 @@ export async function* ask(request, signal) {
   try {
     const response = await fetch("api/inference", {
       method: "POST",
-      headers: { "content-type": "application/json" },
+      headers: { "content-type": "application/json", ...keyHeader() },
       body: JSON.stringify(request),
       signal,
     });
@@ -53,7 +68,7 @@ export async function* ask(request, signal) {
  */
 export async function getTiers() {
   try {
-    const response = await fetch("api/tiers", { cache: "no-store", signal: AbortSignal.timeout(TIERS_WITHIN_MS) });
+    const response = await fetch("api/tiers", { cache: "no-store", headers: keyHeader(), signal: AbortSignal.timeout(TIERS_WITHIN_MS) });
     if (!response.ok) throw await refusal(response);
     return await response.json();
   } catch (error) {

@@ -2,11 +2,12 @@
 
 import { Announcer } from "./announcer.js";
 import { AnswerText } from "./answer.js";
-import { RequestError, ask, getTiers } from "./api.js";
+import { RequestError, UNAUTHORIZED, ask, getTiers } from "./api.js";
 import { Dial } from "./dial.js";
 import { byId, setText } from "./dom.js";
 import { Figures } from "./figures.js";
 import { History } from "./history.js";
+import { KeyPrompt } from "./key.js";
 import { Plot } from "./plot.js";
 import { RequestForm } from "./request.js";
 import { Answer } from "./state.js";
@@ -66,6 +67,7 @@ const why = new Why({
   table: byId("tiers-table", HTMLTableElement),
   timeline: byId("timeline", HTMLElement),
 });
+const keyPrompt = new KeyPrompt(() => void refreshTiers());
 const history = new History(
   { list: byId("history", HTMLElement), sum: byId("history-sum", HTMLElement), empty: byId("history-empty", HTMLElement) },
   show,
@@ -157,7 +159,10 @@ async function run(request) {
     answer.close(now());
   } catch (error) {
     if (abort.signal.aborted) answer.stop(now());
-    else if (error instanceof RequestError) answer.fail(error, now());
+    else if (error instanceof RequestError) {
+      answer.fail(error, now());
+      if (error.code === UNAUTHORIZED) keyPrompt.refused();
+    }
     else {
       answer.fail({ code: "page_failed", message: "The page itself failed; its console says why.", retryable: true }, now());
       throw error;
@@ -186,6 +191,10 @@ function setRunning(under) {
 
 function submit() {
   if (running) return;
+  if (keyPrompt.needed) {
+    keyPrompt.ask();
+    return;
+  }
   const request = form.read();
   if (request) void run(request);
 }
@@ -200,7 +209,8 @@ prompt.addEventListener("keydown", (event) => {
   submit();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort.abort();
+  // In the question for a key it closes that one.
+  if (event.key === "Escape" && !(event.target instanceof Element && event.target.closest("dialog"))) running?.abort.abort();
 });
 stop.addEventListener("click", () => running?.abort.abort());
 retry.addEventListener("click", () => {
@@ -226,16 +236,20 @@ async function refreshTiers() {
     dial.setTiers(tiers.tiers);
     drawBoard();
     server.classList.remove("bad");
+    keyPrompt.taken();
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
-    setText(server, `${error.message} Trying again.`);
     server.classList.add("bad");
+    if (error.code === UNAUTHORIZED) {
+      setText(server, "This server asks for a key.");
+      keyPrompt.refused();
+    } else setText(server, `${error.message} Trying again.`);
   }
 }
 
 async function followTiers() {
   for (;;) {
-    if (!document.hidden) await refreshTiers();
+    if (!document.hidden && !keyPrompt.needed) await refreshTiers();
     await new Promise((resolve) => setTimeout(resolve, TIERS_EVERY_MS));
   }
 }

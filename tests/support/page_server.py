@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,6 +20,7 @@ from bench.load.client import HOST
 from bench.load.servers import free_port, get_status
 from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
+from serve_app.auth.keys import KeyList, KeyRing
 from serve_app.config import load_config
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import StreamItem, stream_items
@@ -108,8 +110,10 @@ async def _play(script: Script, send: Send) -> None:
 class PageServer:
     """A running server. Every tier is warm until a test says otherwise."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        args = {"profile": "local", "inference_mode": "mock"}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, keys_file: Path | None = None) -> None:
+        args: dict[str, Any] = {"profile": "local", "inference_mode": "mock"}
+        if keys_file is not None:
+            args["auth"] = {"mode": "keys", "keys_file": str(keys_file)}
         config = load_config(args, {}, lambda: ("local", "for tests"))
         self.ingress = LocalIngress(config, monkeypatch)
         self.tiers = ColdTiers(self)
@@ -139,6 +143,12 @@ class PageServer:
         self._web.should_exit = self._web.force_exit = True
         self._thread.join()
 
+    def set_keys(self, listed: KeyList) -> None:
+        """Let the holders of these keys in, as if the file had changed."""
+        keys = self.ingress.ingress._keys
+        assert keys is not None
+        keys.ring = KeyRing.of(listed)
+
     @contextmanager
     def closed(self) -> Iterator[None]:
         """Nobody listens on its port meanwhile."""
@@ -163,10 +173,10 @@ class PageServer:
 
 
 @contextmanager
-def page_server() -> Iterator[PageServer]:
-    """Run a server in a thread of its own."""
+def page_server(keys_file: Path | None = None) -> Iterator[PageServer]:
+    """Run a server in a thread of its own; with a keys file, it asks for one of its keys."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        server = PageServer(monkeypatch)
+        server = PageServer(monkeypatch, keys_file)
         server.start()
         try:
             server.reset()

@@ -27,7 +27,7 @@ def request(
     content = json.dumps(body).encode()
     lines = [
         f"POST {path} HTTP/{version}",
-        "Host: power-lever",
+        "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {len(content)}",
         f"Connection: {connection}",

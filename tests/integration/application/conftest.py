@@ -17,6 +17,8 @@ import pytest
 from bench.load.client import HOST
 from bench.load.servers import Server, application, running
 from cluster.profiles.reading import merge
+from serve_app.auth.key_file import write_keys
+from serve_app.auth.keys import KeyList
 from tests.support.agent_cases import KEY
 from tests.support.api import Api
 from tests.support.messages_api import MessagesApi
@@ -88,14 +90,24 @@ def claude() -> Iterator[MessagesApi]:
 
 
 @pytest.fixture(scope="package")
-def server(claude: MessagesApi) -> Iterator[Server]:
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The keys of the application that asks for them; none yet."""
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    write_keys(path, KeyList(version=1))
+    return path
+
+
+@pytest.fixture(scope="package")
+def server(claude: MessagesApi, keys_file: Path) -> Iterator[Server]:
     """All applications behind one Serve."""
+    locked = {"auth": {"mode": "keys", "keys_file": str(keys_file)}, "ingress": {"replicas": 2}}
     agent = {"agent": {"base_url": claude.url}}
     server = application(
         {
             "/": STUBS,
             "/tight": merge(STUBS, TIGHT),
             "/broken": merge(merge(STUBS, BROKEN), merge(EXPLAINING, agent)),
+            "/locked": merge(STUBS, locked),
             "/planning": merge(STUBS, merge(PLANNING, agent)),
         }
     )
@@ -134,6 +146,13 @@ def api(server: Server) -> Iterator[Api]:
 def tight(server: Server) -> Iterator[Api]:
     """Small limits, two ingress replicas."""
     with Api(f"http://{HOST}:{server.port}/tight") as api:
+        yield api
+
+
+@pytest.fixture
+def locked(server: Server) -> Iterator[Api]:
+    """One that asks for keys, with two ingress replicas."""
+    with Api(f"http://{HOST}:{server.port}/locked") as api:
         yield api
 
 

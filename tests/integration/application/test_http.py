@@ -101,7 +101,7 @@ def test_a_client_that_leaves_mid_body_logs_no_error(server: Server, api: Api) -
     before = {log: log.stat().st_size for log in ingress_logs(server)}
     assert before
     for path in POSTS:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\nContent-Length: 1000\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: 1000\r\n\r\n"
         with socket.create_connection((HOST, server.port)) as connection:
             connection.sendall(head.encode() + b'{"prompt": ')
             # The server has begun to read when it answers others that came later.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray._raylet import node_labels_match_selector  # type: ignore[attr-defined]
 
 from cluster.profiles.reading import load_profile
-from serve_app.app import actor_options, engine_deployment, off_gpu_nodes
+from router.errors import ConfigError
+from serve_app.app import actor_options, build, engine_deployment, off_gpu_nodes
 from tests.support.app_config import app_config
 
 
@@ -54,3 +57,26 @@ def test_a_replica_may_finish_its_streams_for_as_long_as_its_tier_says() -> None
     config = app_config()
     for name, tier in config.tiers.items():
         assert engine_deployment(name, config)._deployment_config.graceful_shutdown_timeout_s == tier.drain_s
+
+
+@pytest.mark.parametrize(
+    ("host", "auth", "refused"),
+    [
+        ("0.0.0.0", {}, True),
+        ("127.0.0.1", {}, False),
+        ("0.0.0.0", {"allow_anonymous": True}, False),
+        ("0.0.0.0", {"mode": "keys"}, False),
+    ],
+)
+def test_an_application_that_asks_nobody_is_not_built_where_serve_listens_beyond_this_machine(
+    host: str, auth: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, refused: bool
+) -> None:
+    running = SimpleNamespace(http_config=SimpleNamespace(host=host))
+    monkeypatch.setattr("serve_app.app.ray.is_initialized", lambda: True)
+    monkeypatch.setattr("serve_app.app._get_global_client", lambda **_: running)
+    args = {"profile": "local", "auth": auth}
+    if refused:
+        with pytest.raises(ConfigError, match=r"^http_options.host of the running Serve: got '0.0.0.0', where anybody"):
+            build(args)
+    else:
+        build(args)

@@ -1,0 +1,105 @@
+"""Keys through Serve and HAProxy, as the SDKs send them; made, rotated and revoked while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from serve_app.__main__ import main
+from tests.support.api import PATIENCE_S, Api
+
+CHAT: dict[str, Any] = {
+    "model": "eco",
+    "max_tokens": 2,
+    "messages": [{"role": "user", "content": "Hi. stub:tokens=2"}],
+}
+ASKS = 20
+"""More than enough for a request to have come to each of two replicas: HAProxy takes the one with the fewest."""
+
+
+class Operator:
+    """Runs `power-lever keys` on the application's file."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._path = path
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> str:
+        """What the command wrote to stdout."""
+        assert main(["keys", *arguments, "--file", str(self._path)]) == 0
+        return self._capsys.readouterr().out.strip()
+
+
+@pytest.fixture
+def keys(keys_file: Path, capsys: pytest.CaptureFixture[str]) -> Operator:
+    return Operator(keys_file, capsys)
+
+
+def statuses(locked: Api, key: str) -> set[int]:
+    """What a key gets, each time on a connection of its own, so that every replica is asked."""
+    return {
+        httpx.get(f"{locked.base_url}/v1/models", headers={"x-api-key": key}, timeout=PATIENCE_S).status_code
+        for _ in range(ASKS)
+    }
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < PATIENCE_S
+        time.sleep(0.1)
+
+
+def test_a_key_lets_both_sdks_in_until_it_is_revoked_without_a_restart(locked: Api, keys: Operator) -> None:
+    key = keys("new", "--name", "sdks", "--scope", "infer")
+    wait_until(lambda: statuses(locked, key) == {200})
+    with openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S) as gpt:
+        assert gpt.chat.completions.create(**CHAT).model == "eco"
+    with anthropic.Anthropic(base_url=locked.base_url, api_key=key, max_retries=0, timeout=PATIENCE_S) as claude:
+        assert claude.messages.create(**CHAT).model == "eco"
+        keys("revoke", "sdks")
+        wait_until(lambda: statuses(locked, key) == {401})
+        with pytest.raises(anthropic.AuthenticationError):
+            claude.messages.create(**CHAT)
+
+
+def test_a_rotated_key_takes_the_place_of_the_old_one(locked: Api, keys: Operator) -> None:
+    old = keys("new", "--name", "rotated", "--scope", "infer")
+    new = keys("rotate", "rotated")
+    wait_until(lambda: statuses(locked, new) == {200})
+    assert statuses(locked, old) == {401}
+
+
+def test_a_decision_made_at_one_replica_is_seen_by_its_key_and_an_admin_at_any(locked: Api, keys: Operator) -> None:
+    alice = keys("new", "--name", "alice", "--scope", "infer")
+    bob = keys("new", "--name", "bob", "--scope", "infer")
+    admin = keys("new", "--name", "root", "--scope", "admin")
+    wait_until(lambda: all(statuses(locked, key) == {200} for key in (alice, bob, admin)))
+    asked = locked.post_as("/v1/chat/completions", CHAT, {"authorization": f"Bearer {alice}"})
+    path = f"/api/decisions/{asked.headers['x-power-lever-decision']}"
+    for key, status in ((alice, 200), (bob, 404), (admin, 200)):
+        assert locked.send("GET", path, x_api_key=key).status_code == status
+    assert locked.send("GET", path, x_api_key=admin).json()["key"] == alice.split("_")[1]
+
+
+def test_without_a_key_health_is_open_and_all_else_is_not(locked: Api) -> None:
+    assert locked.get("/healthz").json() == {"status": "ok"}
+    assert locked.get("/").status_code == 200
+    for path in ("/api/tiers", "/metrics", "/v1/models"):
+        refused = locked.get(path)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("given", [{"host": "evil.example"}, {"origin": "https://evil.example"}])
+def test_foreign_web_pages_are_kept_out_behind_haproxy_too(api: Api, given: dict[str, str]) -> None:
+    refused = api.post_as("/v1/chat/completions", CHAT, given)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (
+        (421, "host_not_allowed") if "host" in given else (403, "origin_not_allowed")
+    )
