@@ -71,7 +71,7 @@ def check(path: Path) -> list[str]:
                 _check_gain_model(config, f"{path}: args")
                 lines.append(f"{path}: {application.name}: valid with profile {name}")
                 lines += _warnings(config)
-            lines += _keys_warnings(config.auth)
+            lines += keys_warnings(application)
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines
@@ -95,7 +95,13 @@ def _warnings(profile: Profile) -> list[str]:
     return [f"warning: {problem}" for problem in (*profile_problems(profile), *argument_problems(profile))]
 
 
-def _keys_warnings(auth: AuthSettings) -> list[str]:
+def keys_warnings(application: ServeApplicationSchema) -> list[str]:
+    """Return what is wrong with the keys file that an application names, as seen from this machine.
+
+    Args:
+        application: of ours, with valid args.
+    """
+    auth = AuthSettings.model_validate(application.args.get("auth", {}))
     if auth.mode == "off":
         return []
     # No error: the file may be on other machines than this one.

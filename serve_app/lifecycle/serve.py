@@ -32,7 +32,7 @@ from ray.serve.schema import ApplicationStatusOverview, ServeApplicationSchema, 
 from cluster.profiles.this_machine import name_a100
 from cluster.ray_address import raise_if_silent
 from router.errors import ConfigError
-from serve_app.check_config import IMPORT_PATH, check, read_serve_config
+from serve_app.check_config import IMPORT_PATH, check, keys_warnings, read_serve_config
 from serve_app.cli.application import KeyNeededError, key_headers, read_tiers_view
 from serve_app.lifecycle.greeting import WITHOUT_KEY, command_here, starting, tier_changes, welcome
 from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog, without_advice_against_tokens
@@ -66,6 +66,9 @@ def serve_file(path: Path, address: str | None) -> int:
     config = read_serve_config(path)
     if address == "local":  # on another cluster its own Serve may listen there, and take the file
         raise_if_taken(config.http_options.host, config.http_options.port)
+    ours = [app for app in config.applications if app.import_path == IMPORT_PATH]
+    for warning in (each for app in ours for each in keys_warnings(app)):
+        _print_line(warning)
     signals = StopSignals()
     signals.listen()
     try:
@@ -74,7 +77,6 @@ def serve_file(path: Path, address: str | None) -> int:
         with ProcessLog(_log_path(), _print_line) as log:
             _print_line(starting(path, log.path))
             client = _start_serve(config)
-            ours = [app for app in config.applications if app.import_path == IMPORT_PATH]
             try:
                 client.deploy_apps(config, _blocking=False)
                 _wait_until_built(signals.received)

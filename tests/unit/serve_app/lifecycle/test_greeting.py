@@ -27,6 +27,12 @@ def test_the_first_lines_say_where_the_page_is_how_to_ask_and_how_to_stop() -> N
     ]
 
 
+def test_where_a_key_is_needed_the_line_to_ask_sends_the_one_of_the_environment() -> None:
+    said = welcome("http://localhost:8000", None, None, asks_for_key=True)
+    sends = 'curl -N http://localhost:8000/api/inference -H "authorization: Bearer $POWER_LEVER_KEY" -H '
+    assert sends in said
+
+
 def test_no_dashboard_and_no_token_are_not_spoken_of() -> None:
     assert "token" not in welcome("http://localhost:8000", "http://127.0.0.1:8265", None)
     assert "Ray" not in welcome("http://localhost:8000", None, None)

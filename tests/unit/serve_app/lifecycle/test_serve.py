@@ -19,7 +19,8 @@ from ray.exceptions import RaySystemError
 
 from router.errors import ConfigError
 from serve_app.__main__ import main
-from serve_app.lifecycle.serve import build_failure, raise_if_taken
+from serve_app.cli.application import KeyNeededError
+from serve_app.lifecycle.serve import _watch, build_failure, raise_if_taken
 
 
 def status(**over: Any) -> Any:
@@ -168,3 +169,28 @@ def test_no_thread_starts_ray_again_when_it_was_shut_down(tmp_path: Path, monkey
     with pytest.raises(RaySystemError, match="not been started"):
         ray.get_actor("anything")  # as Serve's threads do: without the guard this calls `ray.init`
     assert started == [address]
+
+
+class Stop:
+    """An event that is set after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def wait(self, timeout_s: float) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+
+def test_an_application_that_asks_for_a_key_is_greeted_once_and_its_tiers_are_not_followed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(url: str) -> dict[str, Any]:
+        raise KeyNeededError("it asks for a key")
+
+    monkeypatch.setattr("serve_app.lifecycle.serve.read_tiers_view", refuse)
+    monkeypatch.setattr("serve_app.lifecycle.serve._dashboard", lambda: (None, None))
+    _watch(["http://localhost:8000"], Stop(3))  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said.count("page   http://localhost:8000/") == 1
+    assert said.count("the application asks for a key, and POWER_LEVER_KEY has no valid one") == 1
