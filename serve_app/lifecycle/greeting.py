@@ -10,7 +10,9 @@ from typing import Any, Final
 from serve_app.cli.application import KEY_VARIABLE, served_entry
 
 _EXAMPLE: Final = '{"prompt": "What is the capital of France?"}'
-WITHOUT_KEY: Final = f"what the tiers do is not shown here: the application asks for a key, and {KEY_VARIABLE} has no valid one"
+WITHOUT_KEY: Final = (
+    f"what the tiers do is not shown here: the application asks for a key, and {KEY_VARIABLE} has no valid one"
+)
 _TOLD: Final = frozenset({"provisioning", "loading", "warm", "failed"})
 """States of a tier whose beginning is told; that a tier is busy changes with each request."""
 
