@@ -61,12 +61,14 @@ def serve_file(path: Path, address: str | None) -> int:
         address: of a Ray cluster; None: `ray.init` finds or starts one; `local`: always start one.
 
     Raises:
-        ConfigError: the file is wrong, its port is taken, or an application cannot be built.
+        ConfigError: the file is wrong, its port is taken, an application cannot be built, or the key in the environment
+            can be none.
     """
     config = read_serve_config(path)
     if address == "local":  # on another cluster its own Serve may listen there, and take the file
         raise_if_taken(config.http_options.host, config.http_options.port)
     ours = [app for app in config.applications if app.import_path == IMPORT_PATH]
+    key_headers(os.environ)  # `_watch` takes any later error for an application that does not answer yet
     for warning in (each for app in ours for each in keys_warnings(app)):
         _print_line(warning)
     signals = StopSignals()
@@ -196,7 +198,8 @@ def _watch(urls: Sequence[str], stop: threading.Event) -> None:
             try:
                 view = read_tiers_view(url)
             except KeyNeededError:
-                _print_line(welcome(url, *_dashboard(), asks_for_key=True))
+                if before is None:
+                    _print_line(welcome(url, *_dashboard(), asks_for_key=True))
                 _print_line(WITHOUT_KEY)
                 silent.add(url)
                 continue
