@@ -37,26 +37,26 @@ def test_a_key_is_its_holders() -> None:
     assert both.holder(other.secret, NOW) == other.key
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        "",
-        "none",
-        MADE.secret[:-1],
-        MADE.secret + "A",
-        MADE.secret + "\n",
-        " " + MADE.secret,
-        MADE.secret.upper(),
-        MADE.secret[:-1] + ("A" if MADE.secret[-1] != "A" else "B"),
-        f"pl_{MADE.key.id}_",
-        MADE.key.sha256,
-        make_key("alice", "infer", NOW).secret,
-        "pl_" + "é" * 56,
-        "x" * 100_000,
-    ],
-)
-def test_what_is_no_key_is_nobodys(sent: str) -> None:
-    assert ring(MADE.key).holder(sent, NOW) is None
+NO_KEYS = {
+    "nothing": "",
+    "a word": "none",
+    "a sign less": MADE.secret[:-1],
+    "a sign more": MADE.secret + "A",
+    "a line's end": MADE.secret + "\n",
+    "a space before": " " + MADE.secret,
+    "capitals": MADE.secret.upper(),
+    "another last sign": MADE.secret[:-1] + ("A" if MADE.secret[-1] != "A" else "B"),
+    "the id alone": f"pl_{MADE.key.id}_",
+    "the hash": MADE.key.sha256,
+    "a key of another file": make_key("alice", "infer", NOW).secret,
+    "letters that no key has": "pl_" + "é" * 56,
+    "very long": "x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", NO_KEYS)
+def test_what_is_no_key_is_nobodys(what: str) -> None:
+    assert ring(MADE.key).holder(NO_KEYS[what], NOW) is None
 
 
 def test_a_key_with_the_id_of_another_is_nobodys() -> None:
