@@ -24,13 +24,13 @@ class Edit(NamedTuple):
     lines: tuple[str, ...]
 
 
-def _refusal(status: int, code: str, message: str, retry: bool) -> str:
+def _refusal(status: int, code: str, message: str, retry: bool, rule: str = "http-error") -> str:
     """Return a line that gives HAProxy's own answer with that status the form of our errors."""
     error = {"code": code, "message": message, "retryable": retry}
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = json.dumps({"error": error | {"type": kind}}).replace('"', r"\"")
     again = "hdr Retry-After 5 " if retry else ""
-    return f'    http-error status {status} content-type application/json {again}string "{body}"'
+    return f'    {rule} status {status} content-type application/json {again}string "{body}"'
 
 
 EDITS = (
@@ -54,6 +54,20 @@ EDITS = (
         ),
     ),
     Edit(r" *errorfile 503 .*", (_refusal(503, "overloaded", "no ingress replica accepts requests", retry=True),)),
+    # The ingress's server reads no request without `Host`. Load balancers ask for health in HTTP/1.0 without one.
+    Edit(
+        r"( *acl healthcheck path .*)",
+        (
+            r"\1",
+            "    http-request deny deny_status 400 if HTTP_1.1 !{ req.hdr(host) -m found }",
+            "    http-request set-header Host localhost if !{ req.hdr(host) -m found }",
+        ),
+    ),
+    # Of no application: also what is no path, as in `CONNECT host:port`.
+    Edit(
+        r" *http-request return status 404 content-type text/plain .*",
+        (_refusal(404, "not_found", "no application is served at this path", retry=False, rule="http-request return"),),
+    ),
     Edit(r" *errorfile 504 .*", (_refusal(504, "timeout", "the ingress did not answer", retry=True),)),
 )
 """The changes to Ray's configuration (2.60), with reasons."""

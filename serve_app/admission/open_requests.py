@@ -7,7 +7,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.admission.headers import request_id
-from serve_app.api.errors import ApiError, error_response, overloaded
+from serve_app.api.errors import ApiError, error_form, error_response, overloaded
 from serve_app.api.request_record import record_of
 
 SPARE_REQUESTS: Final = 64
@@ -38,7 +38,8 @@ class OpenRequests:
                 await app(scope, receive, send)
             elif (error := self._refusal(scope["method"])) is not None:
                 record_of(scope).code = error.code
-                await error_response(error, request_id(scope["headers"]))(scope, receive, send)
+                response = error_response(error, request_id(scope["headers"]), error_form(scope["path"]))
+                await response(scope, receive, send)
             elif scope["method"] in _READING:
                 await app(scope, receive, send)
             else:

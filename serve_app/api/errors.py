@@ -95,6 +95,11 @@ class Failure:
         return ApiError(self.code, self.message, status=self.status, retryable=self.retryable)
 
 
+def error_form(path: str) -> ErrorForm:
+    """Return the form of errors that the clients of a path read, whatever the application's prefix is."""
+    return "anthropic" if "/v1/messages" in path else "openai"
+
+
 def error_data(error: ApiError, request_id: str) -> dict[str, Any]:
     """Return the data of an `error` event."""
     return {"code": error.code, "message": error.message, "retryable": error.retryable, "request_id": request_id}

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from router.plan import Plan
 from serve_app.admission.headers import request_id
-from serve_app.api.errors import ApiError, ErrorForm, error_response, internal_error
+from serve_app.api.errors import ApiError, error_form, error_response, internal_error
 from serve_app.api.request_record import CLIENT_LEFT, record_of
 from serve_app.api.spec_view import planned_spec
 from serve_app.auth.identity import key_of, raise_unless
@@ -76,24 +76,13 @@ def route(path: str, handler: Handler, *methods: str, needs: KeyScope | None) ->
             return await handler(request, name)
         except ApiError as error:
             record.code = error.code
-            return error_response(error, name, error_form(request))
+            return error_response(error, name, error_form(request.scope["path"]))
         except ClientDisconnect:
             # In the middle of its body. Nobody reads this response; 499 is what proxies log.
             record.code = CLIENT_LEFT
             return Response(status_code=499)
 
     return Route(path, endpoint, methods=methods)
-
-
-def error_form(request: Request) -> ErrorForm:
-    """Return the form of errors that the client of a path reads."""
-    return error_form_of(request.scope)
-
-
-def error_form_of(scope: Scope) -> ErrorForm:
-    """Return the form of errors that the client of a request's path reads."""
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return "anthropic" if path.startswith("/v1/messages") else "openai"
 
 
 def cors(origins: Sequence[str]) -> list[Middleware]:
@@ -125,7 +114,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     message = f"{request.method} {request.url.path}: {error.detail}"
     problem = ApiError(code, message, status=error.status_code)
-    response = error_response(problem, request_id(request.scope["headers"]), error_form(request))
+    response = error_response(problem, request_id(request.scope["headers"]), error_form(request.scope["path"]))
     response.headers.update(error.headers or {})
     return response
 
@@ -133,7 +122,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Answer for a fault in the ingress. Starlette raises it again, into the log."""
     record_of(request.scope).code = internal_error().code
-    return error_response(internal_error(), request_id(request.scope["headers"]), error_form(request))
+    return error_response(internal_error(), request_id(request.scope["headers"]), error_form(request.scope["path"]))
 
 
 EXCEPTION_HANDLERS = {HTTPException: _http_error, Exception: _unexpected}

@@ -22,9 +22,8 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.admission.headers import request_id
-from serve_app.api.errors import ApiError, error_response
+from serve_app.api.errors import ApiError, error_form, error_response
 from serve_app.api.request_record import record_of
-from serve_app.api.routing import error_form_of
 from serve_app.auth.settings import ANY, AuthSettings
 
 _READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -99,7 +98,7 @@ class FrontDoor:
                 await app(scope, receive, send)
                 return
             record_of(scope).code = error.code
-            response = error_response(error, request_id(scope["headers"]), error_form_of(scope))
+            response = error_response(error, request_id(scope["headers"]), error_form(scope["path"]))
             await response(scope, receive, send)
 
         return checked

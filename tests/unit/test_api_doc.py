@@ -105,8 +105,8 @@ def test_every_field_is_documented_and_no_other(heading: str, data: dict[str, An
 
 
 def codes() -> Iterator[str]:
-    """Every error code in the source of the API."""
-    for path in (ROOT / "serve_app").rglob("*.py"):
+    """Every error code in the source of the API, and of HAProxy's own answers."""
+    for path in (*(ROOT / "serve_app").rglob("*.py"), ROOT / "cluster/haproxy.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
@@ -114,6 +114,8 @@ def codes() -> Iterator[str]:
             first = node.args[0] if node.args else None
             if name in ("ApiError", "EngineError", "Failure") and isinstance(first, ast.Constant):
                 yield str(first.value)
+            if name == "_refusal" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+                yield str(node.args[1].value)
             if name == "bad_request":
                 given = [each.value for each in node.keywords if each.arg == "code"]
                 yield str(given[0].value) if given and isinstance(given[0], ast.Constant) else "bad_request"

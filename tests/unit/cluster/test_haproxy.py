@@ -88,6 +88,21 @@ def test_haproxys_own_answers_are_errors_in_json(rays_config: str, status: int, 
     assert f'\\"retryable\\": {str(again).lower()}' in answer
 
 
+def test_a_request_without_a_host_is_refused_in_http_1_1_and_gets_one_in_http_1_0(rays_config: str) -> None:
+    now = lines(edited(rays_config))
+    begins = now.index("frontend http_frontend")
+    door = now[begins : now.index("default_backend default_backend")]
+    assert "http-request deny deny_status 400 if HTTP_1.1 !{ req.hdr(host) -m found }" in door
+    assert "http-request set-header Host localhost if !{ req.hdr(host) -m found }" in door
+
+
+def test_what_no_application_serves_is_an_error_in_json(rays_config: str) -> None:
+    now = lines(edited(rays_config))
+    answer = now[now.index("backend default_backend") + 1]
+    assert answer.startswith("http-request return status 404 content-type application/json")
+    assert r"\"code\": \"not_found\"" in answer
+
+
 def test_a_line_that_ray_no_longer_writes_is_an_error_that_names_it(rays_config: str) -> None:
     with pytest.raises(ValueError, match=r"no line .*splice.* any more"):
         edited(rays_config.replace("option splice", "option slice"))

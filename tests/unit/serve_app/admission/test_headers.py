@@ -17,17 +17,19 @@ class Serve:
 
     def __init__(self) -> None:
         self.seen: Headers | None = None
+        self.path: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.seen = scope["headers"]
+        self.seen, self.path = scope["headers"], scope["path"]
         headers = [(b"content-type", b"text/plain"), (b"X-Request-ID", b"serves"), (b"x-request-id", b"ours")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok", "more_body": False})
 
 
-async def cleaned(*headers: tuple[bytes, bytes]) -> tuple[Serve, Client]:
+async def cleaned(*headers: tuple[bytes, bytes], path: str = "/", kind: str = "http") -> tuple[Serve, Client]:
     serve, client = Serve(), Client()
-    await CleanHeaders(serve)({**SCOPE, "headers": list(headers)}, client.receive, client.send)
+    scope = {**SCOPE, "type": kind, "path": path, "headers": list(headers)}
+    await CleanHeaders(serve)(scope, client.receive, client.send)
     return serve, client
 
 
@@ -67,6 +69,45 @@ async def test_a_header_that_is_not_utf_8_is_a_400_and_never_reaches_serve(heade
     serve, client = await cleaned(header)
     assert (serve.seen, client.status) == (None, 400)
     assert orjson.loads(client.body)["error"]["code"] == "bad_header"
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("http://host:8000/v1/models", "/v1/models"),
+        ("HTTPS://host/a?b", "/a?b"),
+        ("http://host", "/"),
+        ("/http://a", "/http://a"),
+    ],
+)
+async def test_a_target_that_is_a_whole_url_is_served_by_its_path(target: str, path: str) -> None:
+    serve, client = await cleaned(path=target)
+    assert (serve.path, client.status) == (path, 200)
+
+
+@pytest.mark.parametrize("target", ["*", "host:443", "ftp://host/a"])
+async def test_a_target_that_is_no_path_is_a_404_and_never_reaches_serve(target: str) -> None:
+    serve, client = await cleaned(path=target)
+    assert (serve.path, client.status) == (None, 404)
+    assert orjson.loads(client.body)["error"]["code"] == "not_found"
+
+
+async def test_a_websocket_is_refused_in_json_with_the_requests_id() -> None:
+    serve, client = await cleaned((b"x-request-id", b"mine"), path="/v1/realtime", kind="websocket")
+    assert (serve.path, client.status, client.sent[0]["type"]) == (None, 400, "websocket.http.response.start")
+    error = orjson.loads(client.body)["error"]
+    assert (error["code"], error["request_id"]) == ("bad_request", "mine")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/prefix/v1/messages/count_tokens"])
+async def test_anthropics_clients_get_a_refusal_in_their_form(path: str) -> None:
+    _, client = await cleaned((b"x-name", b"\xff"), path=path)
+    body = orjson.loads(client.body)
+    assert (body["type"], body["error"]["type"], body["error"]["code"]) == (
+        "error",
+        "invalid_request_error",
+        "bad_header",
+    )
 
 
 async def test_serve_accepts_the_middleware_in_this_form() -> None:

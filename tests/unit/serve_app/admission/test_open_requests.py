@@ -86,3 +86,11 @@ async def test_a_drain_lets_the_lifespan_pass() -> None:
     requests = OpenRequests(limit=2)
     requests.draining = True
     assert (await ask(requests, {"type": "lifespan"})).status == 200
+
+
+@pytest.mark.parametrize("draining", [True, False])
+async def test_anthropics_clients_get_a_refusal_in_their_form(draining: bool) -> None:
+    requests = OpenRequests(limit=0)
+    requests.draining = draining
+    body = orjson.loads((await ask(requests, {**POST, "path": "/v1/messages"})).body)
+    assert (body["type"], body["error"]["type"]) == ("error", "overloaded_error")
