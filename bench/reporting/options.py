@@ -10,6 +10,7 @@ from typing import Any, Final
 
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "bench.autoscaling": ("matplotlib",),
+    "bench.fuzz": ("hypothesis",),
     "bench.routing": ("matplotlib",),
     "bench.speculation": ("matplotlib",),
 }

@@ -1,0 +1,130 @@
+"""Send the application 10,000 requests that no client should send, and look at every answer and at what is left.
+
+Hypothesis draws them from the schemas of the routes: valid requests, nearly valid ones, bodies that are no JSON, odd
+methods, paths and headers, HTTP that is broken on the wire (cut, contradicting, smuggled, slow, of another age), and
+clients that leave. They go through HAProxy and the ingress to stub engines, 16 at a time.
+
+A fault is: a 5xx that is not a 503 with a code of docs/api.md; an error without the form of its API, or that shows the
+inside; a valid request that is not served; a body that is no JSON and not refused; a stream that does not end exactly
+once; more answers than requests; no answer within a minute. After every 2,000 requests: open requests, memory and
+file descriptors of the processes, once all is quiet.
+
+The pool is shown by itself: it keeps the records of an hour's decisions, at most 64 MiB.
+
+    python -m bench.fuzz [--quick] [--requests N] [--seed N] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from bench.fuzzing.footprint import Footprint, footprint
+from bench.fuzzing.requests import draw_cases
+from bench.fuzzing.run import Tally, send_all
+from bench.load.servers import Server, application, running
+from bench.reporting.options import parser
+from bench.reporting.report import Value, print_report, provenance, write_json
+from router.registry import TIER_NAMES
+
+Json = dict[str, Any]
+
+REQUESTS: Final = 10_000
+QUICK_REQUESTS: Final = 500
+MEASURED_EVERY: Final = 2_000
+WITHIN_S: Final = 60.0
+MOST_GROWTH_MB: Final = 20.0
+"""Growth of ingress, engines and HAProxy together in the last 4,000 requests, MB. A request that is never freed has its
+task, its buffers and its body: more than 10 kB, so 4,000 of them are over 40 MB. Python's allocator and its caches
+take a few MB more or less from one measurement to the next."""
+MOST_FDS: Final = 8
+"""More file descriptors than after the first measurement, of all processes: HAProxy keeps a few connections."""
+_SHOWN: Final = 20
+"""Faults that are printed."""
+
+
+def fuzz(server: Server, requests: int, seed: int) -> tuple[Tally, list[Footprint]]:
+    """Send so many requests to a running server; return what came back, and what it held on the way."""
+    cases, tally = draw_cases(requests, seed), Tally()
+    prints = [footprint(server, 0)]
+    for start in range(0, requests, MEASURED_EVERY):
+        asyncio.run(send_all(cases[start : start + MEASURED_EVERY], server.port, tally, WITHIN_S, start))
+        prints.append(footprint(server, min(requests, start + MEASURED_EVERY)))
+    return tally, prints
+
+
+def left(prints: Sequence[Footprint]) -> list[str]:
+    """Return what a run has left in the server, in words.
+
+    Args:
+        prints: at the beginning, after the first requests, ..., at the end.
+    """
+    end, warm = prints[-1], prints[1]
+    found = []
+    if end.open_requests or end.engine_requests:
+        found.append(f"{end.open_requests} requests are open at the ingress, {end.engine_requests} in the engines")
+    if (more := sum(end.fds.values()) - sum(warm.fds.values())) > MOST_FDS:
+        found.append(f"{more} more file descriptors than after {warm.requests} requests")
+    if len(prints) >= 4 and (grown_mb := _memory_mb(end) - _memory_mb(prints[-3])) > MOST_GROWTH_MB:
+        found.append(f"{grown_mb:.0f} MB more than after {prints[-3].requests} requests")
+    return found
+
+
+def _memory_mb(held: Footprint) -> float:
+    return sum(used for name, used in held.memory_mb.items() if name != "pool")
+
+
+def results(tally: Tally, prints: Sequence[Footprint]) -> dict[str, Value]:
+    """Return the figures of a run."""
+    total = list(tally.rows())[-1]
+    end, warm = prints[-1], prints[1]
+    return {
+        "requests": total["requests"],
+        "other_5xx": total["other 5xx"],
+        "hangs": total["hangs"],
+        "faults": len(tally.faults),
+        "slowest_s": round(tally.slowest_s, 1),
+        "open_after": end.open_requests + end.engine_requests,
+        "mb_warm": round(_memory_mb(warm), 1),
+        "mb_after": round(_memory_mb(end), 1),
+        "fds_warm": sum(warm.fds.values()),
+        "fds_after": sum(end.fds.values()),
+    }
+
+
+def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) -> int:
+    """Run the benchmark and print its tables; return 1 if there was any fault."""
+    options = parser("bench.fuzz", __doc__, quick=f"{QUICK_REQUESTS} requests")
+    options.add_argument("--requests", type=int, metavar="N", help=f"how many (default: {REQUESTS})")
+    options.add_argument("--seed", type=int, default=1, metavar="N", help="of the requests (default: 1)")
+    given = options.parse_args(arguments)
+    requests = given.requests or (QUICK_REQUESTS if given.quick else REQUESTS)
+    made_by = provenance()
+    server = application({"/": settings()})
+    with running(server):
+        tally, prints = fuzz(server, requests, given.seed)
+    rows, figures = list(tally.rows()), results(tally, prints)
+    print_report("Fuzzed requests", rows, made_by)
+    print_report("What the server held", [held.row() for held in prints], made_by)
+    print_report("In short", [figures], made_by)
+    found = left(prints)
+    for line in (*tally.faults[:_SHOWN], *found):
+        print_line(line)
+    if given.json is not None:
+        held = [asdict(each) for each in prints]
+        kept = {"kinds": rows, "held": held, "left": found, "seed": given.seed, "first_faults": tally.faults[:_SHOWN]}
+        write_json(given.json, figures | kept, made_by)
+    return 1 if tally.faults or found else 0
+
+
+def settings() -> Json:
+    """Return the application's arguments: stub engines, all tiers warm."""
+    tiers = {name: {"replicas": {"min": 1, "max": 1}} for name in TIER_NAMES}
+    return {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 2000.0}, "tiers": tiers}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
