@@ -53,7 +53,7 @@ def request_bytes(
     given = list(headers.items() if isinstance(headers, Mapping) else headers)
     names = {name.lower() for name, _ in given}
     if b"host" not in names:
-        given.insert(0, (b"Host", b"power-lever"))
+        given.insert(0, (b"Host", b"localhost"))
     if body is not None and not names & {b"content-length", b"transfer-encoding"}:
         given.append((b"Content-Length", str(len(body)).encode()))
     lines = [method.encode() + b" " + target + b" HTTP/" + version, *(name + b": " + value for name, value in given)]

@@ -44,7 +44,7 @@ _SUFFIXES: Final = (
 _TARGETS: Final = (
     *(b"*", b"//", b"/../../etc/passwd", b"/web/../../etc/passwd", b"/web/%2e%2e/index.html", b"/web/..%2f..%2fetc"),
     *(b"/web//etc/passwd", b"/web/types.d.ts", b"/-/routes", b"/-/healthz", b"/api", b"/v1", b"/v1/", b"/v1/models/"),
-    *(b"http://power-lever/api/tiers", b"http://[/api/tiers", b"http://other:99999/healthz", b"/API/TIERS", b"/.env"),
+    *(b"http://localhost/api/tiers", b"http://[/api/tiers", b"http://other:99999/healthz", b"/API/TIERS", b"/.env"),
     *(b"/v1/models/gpt-4", b"/v1/models/%F0%9F%A6%94", b"/v1/models/a%0ab", b"/api/tiers/nope/drafts", b"/docs"),
     *(
         b"/api/decisions/%00",

@@ -90,7 +90,7 @@ _REQUESTS: Final = (
     _cut(b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n" + _post()),
     _cut(b"\x00" * 100),
     _cut(b"\r\n" * 50),
-    _cut(b"CONNECT power-lever:443 HTTP/1.1\r\nHost: power-lever:443\r\n\r\n"),
+    _cut(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\n"),
     _cut(b"HELO there\r\n"),
     # Heads that are too long, or no heads.
     *(_whole(_post((b"X-Long", b"a" * size)), must_answer=False) for size in (1_000, 8_000, 15_000, 16_384, 70_000)),

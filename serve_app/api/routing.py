@@ -12,7 +12,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Scope
 
 from router.plan import Plan
 from serve_app.admission.headers import request_id

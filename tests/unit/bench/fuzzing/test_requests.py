@@ -71,11 +71,11 @@ def test_drawing_changes_no_value_that_later_requests_use() -> None:
 @pytest.mark.parametrize(
     ("headers", "written"),
     [
-        ((), b"POST /a HTTP/1.1\r\nHost: power-lever\r\nContent-Length: 2\r\n\r\n{}"),
+        ((), b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"),
         (((b"Host", b"["),), b"POST /a HTTP/1.1\r\nHost: [\r\nContent-Length: 2\r\n\r\n{}"),
         (
             ((b"Content-Length", b"7"),),
-            b"POST /a HTTP/1.1\r\nHost: power-lever\r\nContent-Length: 7\r\n\r\n{}",
+            b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n{}",
         ),
     ],
 )
