@@ -22,11 +22,13 @@ from typing import Final
 
 import yaml
 
+from router.application_key import application_key
+from router.errors import ConfigError
+
 HERE: Final = Path(__file__).parent
 CONFIG: Final = HERE / "prometheus" / "prometheus.yml"
 OUR_JOB: Final = "power-lever"
 """Name of the job that scrapes the application, which may ask for a key."""
-KEY_VARIABLE: Final = "POWER_LEVER_KEY"
 HOST: Final = "127.0.0.1"
 PROMETHEUS_PORT: Final = 9090
 GRAFANA_PORT: Final = 3000
@@ -61,8 +63,11 @@ def prometheus_config(data: Path, env: Mapping[str, str]) -> Path:
     Args:
         data: folder for the copy, and for a file with the key, which only its owner may read.
         env: of this process; POWER_LEVER_KEY is read.
+
+    Raises:
+        ConfigError: it can be no key.
     """
-    key = env.get(KEY_VARIABLE, "").strip()
+    key = application_key(env)
     if not key:
         return CONFIG
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
@@ -128,6 +133,10 @@ def main(arguments: Sequence[str] | None = None, env: Mapping[str, str] = os.env
     parser = argparse.ArgumentParser(prog="make observe", description="Prometheus, and Grafana if it is installed.")
     parser.add_argument("--port", type=int, default=PROMETHEUS_PORT, help="of Prometheus, on 127.0.0.1")
     port = parser.parse_args(arguments).port
+    try:
+        application_key(env)
+    except ConfigError as error:
+        return _failed(f"error: {error}")
     address = f"http://{HOST}:{port}"
     prometheus = shutil.which("prometheus", path=env.get("PATH"))
     if prometheus is None:

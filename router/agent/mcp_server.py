@@ -34,11 +34,10 @@ from mcp_types import (
 from router.agent.application_state import ApplicationStateError, read_tiers
 from router.agent.sources import profile_context
 from router.agent.tools import TOOLS, ToolContext, ToolError, json_schema
+from router.application_key import key_headers
 from router.trace_steps import TraceStep, TraceValue
 
 SERVER_NAME = "power-lever-router"
-KEY_VARIABLE = "POWER_LEVER_KEY"
-"""Environment variable with the key that is sent to the application."""
 _READ_TIMEOUT_S = 10.0
 ReadContext = Callable[[], Awaitable[ToolContext]]
 """Returns the context of the tools, new for each call.
@@ -135,9 +134,7 @@ async def serve(read_context: ReadContext) -> None:
 
 
 async def _serve_application(url: str) -> None:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx2.AsyncClient(timeout=_READ_TIMEOUT_S, headers=headers) as client:
+    async with httpx2.AsyncClient(timeout=_READ_TIMEOUT_S, headers=key_headers(os.environ)) as client:
         await serve(application_reader(client, url.rstrip("/")))
 
 
@@ -149,7 +146,7 @@ def command(url: str | None, profile: Path | None) -> None:
 
     \f
     Raises:
-        ConfigError: the profile is wrong.
+        ConfigError: the profile is wrong, or the key in the environment can be none.
     """
     if (url is None) == (profile is None):
         raise click.UsageError("name one source: --url or --profile")

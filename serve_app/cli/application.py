@@ -11,11 +11,10 @@ from typing import Any, Final, TypeVar
 import click
 import httpx2
 
+from router.application_key import KEY_VARIABLE, key_headers
 from router.errors import ConfigError
 
 DEFAULT_URL: Final = "http://localhost:8000"
-KEY_VARIABLE: Final = "POWER_LEVER_KEY"
-"""Environment variable with the key that commands send."""
 _READ_WITHIN_S: Final = 10.0
 _SILENT_S: Final = 60.0
 """A stream sends a status or a ping every few seconds; after a silence of this length, s, it is dead."""
@@ -49,20 +48,6 @@ def url_option(function: Function) -> Function:
 
 class KeyNeededError(ConfigError):
     """The application asks for a key, and has got none or a wrong one."""
-
-
-def key_headers(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the header that sends the key of the environment; none where it has none.
-
-    A key on the command line would be seen by every user of the machine.
-
-    Raises:
-        ConfigError: it has signs that no key has.
-    """
-    key = env.get(KEY_VARIABLE, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"{KEY_VARIABLE}: must be a key as `power-lever keys new` prints it")
-    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def read_tiers_view(url: str) -> dict[str, Any]:

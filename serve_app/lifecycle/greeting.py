@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from serve_app.cli.application import KEY_VARIABLE, served_entry
+from router.application_key import KEY_VARIABLE
+from serve_app.cli.application import served_entry
 
 _EXAMPLE: Final = '{"prompt": "What is the capital of France?"}'
 WITHOUT_KEY: Final = (

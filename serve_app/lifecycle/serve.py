@@ -31,9 +31,10 @@ from ray.serve.schema import ApplicationStatusOverview, ServeApplicationSchema, 
 
 from cluster.profiles.this_machine import name_a100
 from cluster.ray_address import raise_if_silent
+from router.application_key import key_headers
 from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, keys_warnings, read_serve_config
-from serve_app.cli.application import KeyNeededError, key_headers, read_tiers_view
+from serve_app.cli.application import KeyNeededError, read_tiers_view
 from serve_app.lifecycle.greeting import WITHOUT_KEY, command_here, starting, tier_changes, welcome
 from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog, without_advice_against_tokens
 from serve_app.lifecycle.signals import StopSignals, kill_descendants

@@ -101,17 +101,25 @@ async def test_an_application_that_does_not_answer_is_an_error_of_the_call() -> 
 # --- over stdio ---
 
 
-def program(*arguments: str) -> StdioServerParameters:
-    return StdioServerParameters(command=sys.executable, args=["-m", "serve_app", "mcp", *arguments], cwd=ROOT)
+def program(*arguments: str, **variables: str) -> StdioServerParameters:
+    command = ["-m", "serve_app", "mcp", *arguments]
+    return StdioServerParameters(command=sys.executable, args=command, cwd=ROOT, env=variables)
 
 
 @pytest.fixture
-def application() -> Iterator[str]:
+def sent() -> list[str | None]:
+    """What the application got as `Authorization`."""
+    return []
+
+
+@pytest.fixture
+def application(sent: list[str | None]) -> Iterator[str]:
     """Something that answers `/api/tiers` as the application does."""
     body = json.dumps(tiers_view(app_config(), Observation({"ultra": TierState(running=3)}))).encode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            sent.append(self.headers["authorization"])
             self.send_response(200 if self.path == "/prefix/api/tiers" else 404)
             self.send_header("content-type", "application/json")
             self.end_headers()
@@ -126,12 +134,13 @@ def application() -> Iterator[str]:
     server.server_close()
 
 
-async def test_a_client_sees_the_live_state_of_a_running_application(application: str) -> None:
-    async with Client(program("--url", application)) as client:
+async def test_a_client_sees_the_live_state_of_a_running_application(application: str, sent: list[str | None]) -> None:
+    async with Client(program("--url", application, POWER_LEVER_KEY=" pl_mcp ")) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         pool = await client.call_tool("check_gpu_pool", {"tier": "ultra"})
         config = await client.call_tool("build_config", {"tier": "eco", "k": 3})
     assert tools == list(TOOLS)
+    assert set(sent) == {"Bearer pl_mcp"}
     assert pool.structured_content["running"] == 3
     assert config.structured_content["spec_k"] == 3
 

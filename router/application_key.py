@@ -1,0 +1,35 @@
+"""The key that a program of ours sends to a running application: from the environment.
+
+A key on the command line would be seen by every user of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from router.errors import ConfigError
+
+KEY_VARIABLE: Final = "POWER_LEVER_KEY"
+
+
+def application_key(env: Mapping[str, str]) -> str:
+    """Return the key; empty: there is none.
+
+    Raises:
+        ConfigError: it has signs that no key has.
+    """
+    key = env.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{KEY_VARIABLE}: must be a key as `power-lever keys new` prints it")
+    return key
+
+
+def key_headers(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the header that sends the key; none where there is none.
+
+    Raises:
+        ConfigError: it has signs that no key has.
+    """
+    key = application_key(env)
+    return {"authorization": f"Bearer {key}"} if key else {}
