@@ -24,7 +24,7 @@ PIP_QUIET := --quiet --quiet --disable-pip-version-check
 PIP_FLAGS := $(PIP_QUIET) --no-deps
 PIP_INSTALL := $(BIN)/pip install $(PIP_FLAGS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # Suites that start Ray Serve, and all others. Their sum is every folder with tests.
-RAY_SUITES := tests/e2e $(addprefix tests/integration/,application gpu_nodes two_nodes)
+RAY_SUITES := tests/e2e $(addprefix tests/integration/,application faults gpu_nodes two_nodes)
 OTHER_SUITES := $(filter-out $(RAY_SUITES),$(patsubst %/__init__.py,%,$(wildcard tests/integration/*/__init__.py)))
 # A file is one process's; they begin in the order given.
 NO_RAY := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder

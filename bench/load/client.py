@@ -87,9 +87,10 @@ class Stream:
 class _Exchange(asyncio.Protocol, Generic[ReaderT]):
     """Sends one request and passes the response body to the reader."""
 
-    def __init__(self, payload: bytes, reader: ReaderT, finished: asyncio.Future[str | None]) -> None:
+    def __init__(self, payload: bytes, reader: ReaderT, finished: asyncio.Future[str | None], *, to_end: bool) -> None:
         self._payload = payload
         self._reader = reader
+        self._to_end = to_end
         self._finished = finished
         self._decoder = ResponseDecoder()
         self._refusal = b""
@@ -109,7 +110,7 @@ class _Exchange(asyncio.Protocol, Generic[ReaderT]):
         except (HttpError, ValueError, KeyError, TypeError) as error:
             self._finish(f"unreadable response: {error!r}")
             return
-        if self._decoder.done or self._reader.ended:
+        if self._decoder.done or (self._reader.ended and not self._to_end):
             self._finish(self._verdict())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,10 +126,15 @@ class _Exchange(asyncio.Protocol, Generic[ReaderT]):
             self._finished.set_result(error)
 
 
-async def fetch(request: Request, reader: ReaderT) -> Outcome[ReaderT]:
+async def fetch(request: Request, reader: ReaderT, *, to_end: bool = False) -> Outcome[ReaderT]:
     """Send the request and read its stream to the terminal event, the timeout or a failure, which it does not raise.
 
     Cancellation closes the connection.
+
+    Args:
+        request: what is sent.
+        reader: takes the response's body.
+        to_end: read on after the terminal event, to the end of the response: more may follow by mistake.
     """
     loop = asyncio.get_running_loop()
     finished: asyncio.Future[str | None] = loop.create_future()
@@ -137,7 +143,7 @@ async def fetch(request: Request, reader: ReaderT) -> Outcome[ReaderT]:
     try:
         async with asyncio.timeout(request.timeout_s):
             transport, _ = await loop.create_connection(
-                lambda: _Exchange(request.encoded(), reader, finished), HOST, request.port
+                lambda: _Exchange(request.encoded(), reader, finished, to_end=to_end), HOST, request.port
             )
             error = await finished
     except TimeoutError:

@@ -77,7 +77,7 @@ def print_report(title: str, rows: Sequence[Mapping[str, Value]], made_by: Mappi
 def _module_name() -> str:
     """Return the name of the module that `python -m` started, or else of the file."""
     spec = sys.modules["__main__"].__spec__
-    return spec.name if spec is not None else Path(sys.argv[0]).stem
+    return spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
 
 
 def _cpu_model() -> str:

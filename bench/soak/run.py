@@ -1,0 +1,275 @@
+"""The streams of a run, and the faults among them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import psutil
+
+from bench.load.client import Request, fetch
+from bench.reporting.report import Value
+from bench.soak.faults import REPLICAS, Faults
+from bench.soak.readers import ChatReader, Json, Tally, TokenReader
+
+MOST_HITS: Final = 2
+CUTTING: Final = frozenset({"engine", "replica", "sigterm", "silence", "socket", "node"})
+"""Faults that cut streams; the others let them end."""
+CHAT_EVERY: Final = 8
+"""One in so many streams is one of `/v1`."""
+ENDS_WITHIN_S: Final = 300.0
+"""A stream without an end by then hangs."""
+MAX_TOKENS: Final = 64
+"""Of each answer."""
+_POLL_S: Final = 0.5
+PROMPTS: Final = (
+    "Write a long story about a lighthouse keeper.",
+    "Explain step by step how a steam engine works.",
+    "Write a cheerful message full of emoji: 🎉🚀👩‍🔬🌍",
+    "Count from one to one hundred in words, separated by commas.",
+    "Repeat this line again and again: the dial turns, the light burns 💡.",
+    "Tell a story in which every sentence begins with the word café.",
+    "List fifty things one can see in a harbour.",
+    "Write a dialogue between the moon 🌙 and the sea 🌊.",
+)
+_STOP_CHARS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """A request of `/api/inference`, and its undisturbed answer."""
+
+    request: Request
+    whole: TokenReader
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A request of `/v1`, and its undisturbed answer."""
+
+    request: Request
+    whole: ChatReader
+
+
+@dataclass(frozen=True, slots=True)
+class Exercises:
+    """What the streams ask."""
+
+    own: Sequence[Exercise]
+    chats: Sequence[Chat]
+
+    @property
+    def stopped(self) -> int:
+        """How many answers a stop string ends."""
+        return sum(bool(each.request.body.get("stop")) for each in self.own)
+
+    @property
+    def parts(self) -> int:
+        """Tokens that are only a part of a character."""
+        return sum(each.whole.parts for each in self.own)
+
+    @property
+    def accepted(self) -> int:
+        """Tokens that were drafted."""
+        return sum(each.whole.accepted for each in self.own)
+
+
+@dataclass(slots=True)
+class Soak:
+    """One run.
+
+    Args:
+        faults: what may happen.
+        exercises: what is asked.
+        streams: how many are open at a time.
+        pause_s: mean time between two faults, s.
+        draw: random.
+    """
+
+    faults: Faults
+    exercises: Exercises
+    streams: int
+    pause_s: float
+    draw: random.Random
+    tally: Tally = field(default_factory=Tally)
+    kills: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
+    _hits: dict[int, int] = field(default_factory=dict)
+    """Faults since each open stream began."""
+    _began_s: float = 0.0
+    _ended: bool = False
+
+    async def run(self, seconds: float) -> None:
+        """Draw all kinds of faults in turns for so long; streams that are open then are read to their end."""
+        await self._during(self._draw_until(time.monotonic() + seconds))
+
+    async def run_each(self) -> None:
+        """Let each kind of fault happen once; streams that are open then are read to their end."""
+        await self._during(self._draw_each())
+
+    async def _during(self, faults: Awaitable[None]) -> None:
+        self._began_s = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.streams):
+                group.create_task(self._read(number))
+            try:
+                await faults
+            finally:
+                self._ended = True
+
+    async def _read(self, number: int) -> None:
+        is_chat = number % CHAT_EVERY == CHAT_EVERY - 1
+        while not self._ended:
+            self._hits[number] = 0
+            await (self._read_chat() if is_chat else self._read_own())
+            del self._hits[number]
+
+    async def _read_own(self) -> None:
+        exercise = self.draw.choice(self.exercises.own)
+        reader = TokenReader()
+        outcome = await fetch(exercise.request, reader, to_end=True)
+        reader.error = reader.error or outcome.error
+        self.tally.add(reader, exercise.whole)
+
+    async def _read_chat(self) -> None:
+        chat = self.draw.choice(self.exercises.chats)
+        reader = ChatReader()
+        outcome = await fetch(chat.request, reader, to_end=True)
+        reader.error = reader.error or outcome.error
+        self.tally.add_chat(reader, chat.whole)
+
+    async def _draw_until(self, ends_s: float) -> None:
+        while True:
+            kinds = list(self.faults.kinds)
+            self.draw.shuffle(kinds)
+            for kind in kinds:
+                pause_s = self.draw.expovariate(1 / self.pause_s)
+                await asyncio.sleep(max(0.0, min(pause_s, ends_s - time.monotonic())))
+                if not await self._make(kind, ends_s):
+                    return
+
+    async def _draw_each(self) -> None:
+        kinds = list(self.faults.kinds)
+        self.draw.shuffle(kinds)
+        for kind in kinds:
+            await asyncio.sleep(self.draw.expovariate(1 / self.pause_s))
+            if not await self._make(kind, time.monotonic() + ENDS_WITHIN_S):
+                raise TimeoutError(f"no moment for the fault {kind}: {self.log}")
+
+    async def _make(self, kind: str, ends_s: float) -> bool:
+        """Wait for a moment in which another replica can go on, and no stream is hit a third time; then let it happen.
+
+        Returns:
+            Whether there was one in time.
+        """
+        while time.monotonic() < ends_s:
+            if not await self._may(kind):
+                await asyncio.sleep(_POLL_S)
+                continue
+            if kind in CUTTING:
+                self._hits = {number: hits + 1 for number, hits in self._hits.items()}
+            began_s = time.monotonic()
+            try:
+                await self.faults.kinds[kind]()
+            except psutil.NoSuchProcess:
+                continue  # it ended by itself
+            self.kills[kind] += 1
+            self.log.append(f"{began_s - self._began_s:.0f} s: {kind}")
+            return True
+        return False
+
+    async def _may(self, kind: str) -> bool:
+        if kind in CUTTING and max(self._hits.values(), default=0) >= MOST_HITS:
+            return False
+        return await asyncio.to_thread(self.faults.may, kind)
+
+
+def _request(port: int, body: Json) -> Request:
+    return Request(port, "/api/inference", body, ENDS_WITHIN_S)
+
+
+async def exercises(port: int, max_tokens: int, *, stub: bool) -> Exercises:
+    """Ask everything once, undisturbed.
+
+    For each prompt whose answer has a piece that it can be cut at, there is a second request with that piece as a
+    stop string.
+
+    Args:
+        port: of the application.
+        max_tokens: of each answer.
+        stub: whether the engines are stubs: they know no stop strings, and have a speed of their own.
+
+    Raises:
+        RuntimeError: an answer failed, or its stop string did not cut it there.
+    """
+    rate = " stub:rate=10" if stub else ""
+    base: Json = {"mode": "manual", "power": 10, "temperature": 0, "logprobs": True, "max_tokens": max_tokens}
+    own = list(await asyncio.gather(*(_asked(_request(port, base | {"prompt": each + rate})) for each in PROMPTS)))
+    if not stub:
+        cut = [(each, stop) for each in own if (stop := stop_in(each.whole.text)) is not None]
+        requests = [replace(each.request, body=each.request.body | {"stop": [stop]}) for each, stop in cut]
+        stopped = await asyncio.gather(*map(_asked, requests))
+        for (each, stop), short in zip(cut, stopped, strict=True):
+            expected = each.whole.text[: each.whole.text.index(stop)]
+            if (short.whole.text, short.whole.finish_reason) != (expected, "stop"):
+                raise RuntimeError(f"the stop string {stop!r} made {short.whole.text!r} of {each.whole.text!r}")
+        own += stopped
+    body: Json = {"model": "eco", "temperature": 0, "max_tokens": max_tokens, "stream": True}
+    asked = [body | {"messages": [{"role": "user", "content": each + rate}]} for each in PROMPTS[:2]]
+    chats = [Request(port, "/v1/chat/completions", each, ENDS_WITHIN_S) for each in asked]
+    return Exercises(own, await asyncio.gather(*map(_chatted, chats)))
+
+
+async def _asked(request: Request) -> Exercise:
+    outcome = await fetch(request, TokenReader(), to_end=True)
+    if outcome.error is not None:
+        raise RuntimeError(f"an undisturbed answer failed: {outcome.error}")
+    return Exercise(request, outcome.reader)
+
+
+async def _chatted(request: Request) -> Chat:
+    outcome = await fetch(request, ChatReader(), to_end=True)
+    if outcome.error is not None:
+        raise RuntimeError(f"an undisturbed answer failed: {outcome.error}")
+    return Chat(request, outcome.reader)
+
+
+def stop_in(text: str) -> str | None:
+    """Return a piece of the text's second half that is not in it before; None: it repeats itself."""
+    for start in range(len(text) // 2, len(text) - _STOP_CHARS):
+        stop = text[start : start + _STOP_CHARS]
+        if text.index(stop) == start and stop.strip():
+            return stop
+    return None
+
+
+async def soaked(faults: Faults, streams: int, pause_s: float, seconds: float | None) -> Soak:
+    """Deploy the application, ask everything once, and run the streams with faults.
+
+    Args:
+        faults: on a cluster without an application.
+        streams: how many are open at a time.
+        pause_s: mean time between two faults, s.
+        seconds: for so long; None: until each kind has happened once.
+    """
+    await faults.deploy()
+    faults.cluster.wait_ready()
+    await faults.wait_for(REPLICAS)
+    asked = await exercises(faults.cluster.port, MAX_TOKENS, stub=faults.stub)
+    soak = Soak(faults, asked, streams, pause_s, faults.draw)
+    await (soak.run(seconds) if seconds is not None else soak.run_each())
+    return soak
+
+
+def figures(soak: Soak) -> dict[str, Value]:
+    """Return what a run has shown."""
+    tally = soak.tally
+    counts: dict[str, Value] = {"streams": tally.streams, "kills": sum(soak.kills.values()), "lost": tally.lost}
+    counts |= {"doubled": tally.doubled, "differing": tally.differing, "ties": tally.ties}
+    counts |= {"max_gap_s": round(tally.max_gap_s, 1), "resumed": tally.resumed}
+    return counts | {"v1_streams": tally.v1_streams, "v1_cut": tally.v1_cut}
