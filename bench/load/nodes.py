@@ -54,11 +54,7 @@ class Cluster:
 
     def start(self, workers: int) -> None:
         """Start the head, then so many workers."""
-        self._head = self._start_node(
-            *("--head", "--port", str(self._gcs_port), "--num-cpus", str(_HEAD_CPUS)),
-            *("--dashboard-host", HOST, "--dashboard-port", str(self._dashboard_port)),
-            *("--ray-client-server-port", str(free_port()), "--temp-dir", str(self.scratch)),
-        )
+        self._start_head()
         self._wait(partial(self._has, 1))
         for number in range(workers):
             self.add_worker()
@@ -68,6 +64,20 @@ class Cluster:
         """Start another worker, which joins within seconds."""
         node = self._start_node("--address", f"{HOST}:{self._gcs_port}", "--num-cpus", str(self.cpus))
         self.workers.append(node)
+
+    def mend(self) -> None:
+        """Start those nodes again that ended by themselves: Ray gives a node 30 s to start.
+
+        Raises:
+            ServerError: the head ended after it had started.
+        """
+        if self._head is not None and self._head.poll() is not None:
+            if self.workers:
+                raise ServerError(f"the head ended:\n{self._log()}")
+            self._start_head()
+        for worker in [worker for worker in self.workers if worker.poll() is not None]:
+            self.forget(worker)
+            self.add_worker()
 
     def deploy(self, shipped: Mapping[str, Any], arguments: Mapping[str, Any], **options: Any) -> None:
         """Run `serve deploy`, as an operator does; return when the cluster has accepted the config.
@@ -98,7 +108,7 @@ class Cluster:
         return [process for node in nodes for process in process_tree(node.pid)]
 
     def forget(self, worker: subprocess.Popen[bytes]) -> None:
-        """Take a worker that was killed off the list."""
+        """Take a worker that has ended off the list."""
         worker.wait()
         self.workers.remove(worker)
 
@@ -114,6 +124,17 @@ class Cluster:
                 process.kill()
         stop_orphans(self.scratch)
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _start_head(self) -> None:
+        self._head = self._start_node(
+            *("--head", "--port", str(self._gcs_port), "--num-cpus", str(_HEAD_CPUS)),
+            *("--dashboard-host", HOST, "--dashboard-port", str(self._dashboard_port)),
+            *("--ray-client-server-port", str(free_port()), "--temp-dir", str(self.scratch)),
+        )
+
+    def _log(self) -> str:
+        """Return the end of what the nodes said."""
+        return (self.scratch / "nodes.log").read_text(encoding="utf-8", errors="replace")[-3000:]
 
     def _has(self, nodes: int) -> bool:
         return self._alive() >= nodes
@@ -147,11 +168,9 @@ class Cluster:
     def _wait(self, holds: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + _START_S
         while not holds():
-            log = (self.scratch / "nodes.log").read_text(encoding="utf-8", errors="replace")[-3000:]
-            if self._head is None or self._head.poll() is not None:
-                raise ServerError(f"ray start ended:\n{log}")
+            self.mend()
             if time.monotonic() > deadline_s:
-                raise ServerError(f"not ready after {_START_S:g} s:\n{log}")
+                raise ServerError(f"not ready after {_START_S:g} s:\n{self._log()}")
             time.sleep(0.25)
 
 

@@ -169,6 +169,7 @@ class Faults:
 
     def may(self, kind: str) -> bool:
         """Return whether this is a moment for that fault: another replica can go on."""
+        self.cluster.mend()
         if kind == "controller":
             return True
         running, needed = self.running(), REPLICAS if kind in _WITH_ALL else 2

@@ -22,8 +22,8 @@ CUTTING: Final = frozenset({"engine", "replica", "sigterm", "silence", "socket",
 """Faults that cut streams; the others let them end."""
 CHAT_EVERY: Final = 8
 """One in so many streams is one of `/v1`."""
-ENDS_WITHIN_S: Final = 300.0
-"""A stream without an end by then hangs."""
+ENDS_WITHIN_S: Final = 960.0
+"""A stream without an end by then hangs: `limits.request_timeout_s` and a minute."""
 MAX_TOKENS: Final = 64
 """Of each answer."""
 _POLL_S: Final = 0.5

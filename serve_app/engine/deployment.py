@@ -35,6 +35,7 @@ from serve_app.engine.energy.meter import EnergyMeter, Share
 from serve_app.engine.engine_watch import end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
+from serve_app.engine.kept_log import serves_log_kept
 from serve_app.engine.metrics import AcceptanceMetrics, BusyMetrics, LoadSignals
 from serve_app.engine.stream_items import http_items, stream_items
 from serve_app.engine.stub import StubEngine
@@ -177,7 +178,8 @@ class EngineDeployment:
     def _start_vllm(self, entry: ChainEntry) -> Engine:
         # The import takes seconds, and only this process needs it.
         try:
-            from serve_app.engine.vllm.engine import start_vllm
+            with serves_log_kept():
+                from serve_app.engine.vllm.engine import start_vllm
         except ImportError as error:
             raise EngineStartError(f"engine replicas are written for vLLM {VLLM_VERSION}: {error}") from error
 
