@@ -51,6 +51,15 @@ async def read_json(request: Request, limits: Limits) -> Any:
     except TimeoutError as error:
         message = f"the body did not arrive within {BODY_WITHIN_S:g} s"
         raise ApiError("body_timeout", message, status=408) from error
+    return parse_json(raw)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return a body, parsed.
+
+    Raises:
+        ApiError: 400 if it is not JSON or nested too deeply.
+    """
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

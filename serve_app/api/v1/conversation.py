@@ -74,7 +74,7 @@ def characters(value: object) -> int:
             if isinstance(item, str):
                 count += len(item)
             elif isinstance(item, dict):
-                if item.get("type") not in _MEDIA:
+                if not _is_media(item):
                     inner += item.keys()
                     inner += item.values()
             elif isinstance(item, list):
@@ -124,7 +124,7 @@ def _pieces(role: Role, content: Any) -> Iterator[tuple[Role, str]]:
     if isinstance(content, str):
         content = [{"text": content}]
     for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict) or part.get("type") in _MEDIA:
+        if not isinstance(part, dict) or _is_media(part):
             continue
         text = part.get("text")
         if not isinstance(text, str):
@@ -152,9 +152,14 @@ def _without_media(part: Mapping[str, Any]) -> str:
     for key in ("content", "output"):
         inner = part.get(key)
         if isinstance(inner, list):
-            kept = [one for one in inner if not (isinstance(one, dict) and one.get("type") in _MEDIA)]
+            kept = [one for one in inner if not (isinstance(one, dict) and _is_media(one))]
             part = {**part, key: kept}
     return _json(part)
+
+
+def _is_media(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type")  # of any type: an object could not be looked up
+    return isinstance(kind, str) and kind in _MEDIA
 
 
 def _json(value: object) -> str:

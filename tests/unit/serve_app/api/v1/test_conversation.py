@@ -95,10 +95,19 @@ def test_a_body_without_text_is_an_empty_prompt(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "item", [{"type": "function_call"}, {"role": 3, "content": {}}, {"role": ["x"], "content": [{}]}, {"content": [[]]}]
+    "item",
+    [
+        {"type": "function_call"},
+        {"role": 3, "content": {}},
+        {"role": ["x"], "content": [{}]},
+        {"content": [[]]},
+        {"role": "user", "content": [{"type": {}, "text": "x"}]},
+        {"role": "user", "content": [{"type": "tool_result", "content": [{"type": []}]}]},
+    ],
 )
-def test_items_of_any_form_are_read_without_an_error(item: Any) -> None:
+def test_items_of_any_form_are_read_and_counted_without_an_error(item: Any) -> None:
     assert conversation({"messages": [item]})
+    assert characters(item) > 0
 
 
 def test_tools_and_documents_are_other_text() -> None:
