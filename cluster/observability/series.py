@@ -93,7 +93,8 @@ _PLAN: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 
 CODES: Final = (
     *("ok", "client_left", "bad_header", "bad_request", "bad_stub_directive", "body_timeout", "body_too_large"),
-    *("channel_failed", "engine_dead", "engine_failed", "internal_error", "invalid_request", "mock_not_allowed"),
+    *("channel_failed", "engine_dead", "engine_failed", "forbidden", "host_not_allowed", "internal_error"),
+    *("invalid_request", "keys_unavailable", "mock_not_allowed", "origin_not_allowed", "unauthorized"),
     *("model_not_found", "not_json", "overloaded", "pool_unavailable", "prompt_too_long", "replica_lost", "stopping"),
     *("stream_cut", "tier_unavailable", "timeout", "too_deep", "unsupported_media_type", "other"),
 )
