@@ -19,17 +19,13 @@ from serve_app.api.errors import ApiError, incomplete_stream
 from serve_app.engine.interface import ID_BYTES, NOT_RESUMABLE, Admitted, Finished, HttpRun, Leg, Resume, TokenBatch
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import GenerationStream, ResponseStream
+from serve_app.transport.patience import MOST_REPEATS, PAUSE_S, Patience
 from serve_app.transport.stream import TICK, Tick
 
-MOST_RESUMES: Final = 2
-"""A prompt that ends engines must not end them all."""
 LOST: Final = frozenset({"replica_lost", "engine_dead", "channel_failed", "stream_cut"})
 """Codes of errors that say nothing about the request: another replica can answer it."""
-_PAUSE_S: Final = 0.25
-_TAKEN_AFTER_S: Final = 1.0
-"""A call of `/v1` that is lost later than that, s, is taken to have reached an engine."""
-_GIVE_UP_AFTER_S: Final = 15.0
-"""Calls that no replica takes are made again after a pause for so long, s: Serve may not know yet that one is gone."""
+FULL: Final = "overloaded"
+"""Of a tier. It had taken the request before, and has fewer replicas now: a request that is asked again waits."""
 
 
 class Resumed(NamedTuple):
@@ -74,11 +70,10 @@ class ResumingStream:
     _finished: bool = field(default=False, init=False)
     _cause: str = field(default="", init=False)
     """Why the last replica was lost, in words."""
-    _untaken_since_s: float | None = field(default=None, init=False)
-    """Since when no call was taken; None: the last one was."""
+    _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
-        self._items = self.call(None)
+        self._items, self._patience = self.call(None), Patience(self.clock)
 
     async def get(self, wait_s: float) -> Admitted | TokenBatch | Finished | Resumed | Tick | None:
         """Return the next item as `ItemStream.get` does.
@@ -96,7 +91,8 @@ class ResumingStream:
             self._ids += item.ids
             self._busy_s = item.busy_s
         elif isinstance(item, Admitted):
-            self._admitted, self._untaken_since_s = item, None
+            self._admitted = item
+            self._patience.taken()
         elif isinstance(item, Finished):
             self._finished = True
             return self._whole(item)
@@ -108,27 +104,27 @@ class ResumingStream:
         Raises:
             ApiError: that is useless, or was tried often enough.
         """
-        now_s = self.clock()
         if error.code == NOT_RESUMABLE:
             raise ApiError("replica_lost", f"{self._cause}, and {error.message}", status=503, retryable=True)
-        if error.code not in LOST or now_s >= self.until_s:
+        is_again = self._resumes > 0 or self._patience.tried
+        if (error.code not in LOST and not (is_again and error.code == FULL)) or self.clock() >= self.until_s:
             raise error
-        if self._admitted is None:
-            self._untaken_since_s = self._untaken_since_s or now_s
-            if now_s - self._untaken_since_s > _GIVE_UP_AFTER_S:
+        resumes = self._admitted is not None
+        if not resumes:
+            if self._patience.is_over():
                 raise error
-        elif self._resumes == MOST_RESUMES:
+        elif self._resumes == MOST_REPEATS:
             raise ApiError(error.code, f"{error.message}, for the third time", status=error.status, retryable=True)
         else:
             self._end_leg(error)
         await self._items.aclose()
-        if self._untaken_since_s is None:
+        if resumes:
             self.on_lost(error.code)
-            self._items = self.call(self._resume)
-            return Resumed(error.code, error.message, self.delivered)
-        await asyncio.sleep(_PAUSE_S)
+        else:
+            await asyncio.sleep(PAUSE_S)
         self._items = self.call(self._resume)
-        return TICK
+        self._patience.called()
+        return Resumed(error.code, error.message, self.delivered) if resumes else TICK
 
     def _end_leg(self, error: ApiError) -> None:
         assert self._admitted is not None
@@ -197,13 +193,10 @@ class RepeatingStream:
     on_lost: Callable[[str], None] = lambda code: None
     _items: ResponseStream = field(init=False)
     _began: bool = field(default=False, init=False)
-    _taken: int = field(default=0, init=False)
-    """Calls that were lost when a replica had taken them."""
-    _called_s: float = field(init=False)
-    _lost_since_s: float | None = field(default=None, init=False)
+    _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
-        self._items, self._called_s = self.call(), self.clock()
+        self._items, self._patience = self.call(), Patience(self.clock)
 
     async def get(self, wait_s: float) -> ResponseStart | bytes | HttpRun | Tick | None:
         """Return the next item as `ItemStream.get` does; a tick where another replica is asked.
@@ -221,18 +214,16 @@ class RepeatingStream:
         return item
 
     async def _again(self, error: ApiError) -> Tick:
-        now_s = self.clock()
-        self._taken += now_s - self._called_s > _TAKEN_AFTER_S
-        is_first = self._lost_since_s is None
-        self._lost_since_s = self._lost_since_s or now_s
-        useless = self._taken > MOST_RESUMES or now_s - self._lost_since_s > _GIVE_UP_AFTER_S or now_s >= self.until_s
-        if self._began or error.code not in LOST or useless:
+        is_again = self._patience.tried
+        is_lost = error.code in LOST or (is_again and error.code == FULL)
+        if self._began or not is_lost or self.clock() >= self.until_s or self._patience.is_over():
             raise error
-        if is_first:
+        if not is_again:
             self.on_lost(error.code)
         await self._items.aclose()
-        await asyncio.sleep(_PAUSE_S)
-        self._items, self._called_s = self.call(), self.clock()
+        await asyncio.sleep(PAUSE_S)
+        self._items = self.call()
+        self._patience.called()
         return TICK
 
     async def aclose(self) -> None:

@@ -22,6 +22,7 @@ ADMITTED = Admitted("small", pack_ids([1, 2]))
 LOST = ApiError("replica_lost", "the replica of tier eco went away", status=503, retryable=True)
 DEAD = ApiError("engine_dead", "the engine has died", status=503, retryable=True)
 FAILED = ApiError("engine_failed", "the engine gave up the request", status=500, retryable=True)
+FULL = ApiError("overloaded", "tier eco has too many requests waiting", status=503, retryable=True)
 REFUSED = ApiError("not_resumable", "another replica of its tier serves tiny, not small", status=503, retryable=True)
 Item = Admitted | TokenBatch | Finished | Wait | ApiError
 
@@ -153,6 +154,36 @@ async def test_calls_that_nobody_takes_for_long_are_given_up() -> None:
     assert asyncio.get_running_loop().time() - began_s == pytest.approx(15.25)
 
 
+async def test_a_call_that_waited_for_a_replica_does_not_use_up_the_patience_with_the_next() -> None:
+    # Nobody runs: the first call is lost at once, the second waits for a replica that starts, and loses it at once.
+    replicas = Replicas([LOST], [Wait(60), LOST], [LOST], [ADMITTED, tokens(7), finished(1)])
+    items = await read(stream_of(replicas))
+    assert isinstance(items[-1], Finished)
+    assert len(replicas.asked) == 4
+
+
+async def test_calls_that_are_lost_late_are_made_again_twice() -> None:
+    scripts: list[list[Item]] = [[Wait(60), LOST] for _ in range(9)]
+    replicas = Replicas(*scripts)
+    with pytest.raises(ApiError, match="went away"):
+        await read(stream_of(replicas))
+    assert len(replicas.asked) == 3
+
+
+async def test_a_tier_that_is_full_since_it_lost_a_replica_makes_its_requests_wait() -> None:
+    replicas = Replicas([ADMITTED, LOST], *([[FULL]] * 12), [ADMITTED, tokens(7), finished(1)])
+    items = await read(stream_of(replicas))
+    assert isinstance(items[-1], Finished)
+    assert len(replicas.asked) == 14
+
+
+async def test_a_tier_that_is_full_refuses_a_new_request_at_once() -> None:
+    replicas = Replicas([FULL], [ADMITTED])
+    with pytest.raises(ApiError, match="too many requests"):
+        await read(stream_of(replicas))
+    assert len(replicas.asked) == 1
+
+
 async def test_what_the_request_itself_caused_is_not_asked_again() -> None:
     replicas = Replicas([ADMITTED, tokens(7), FAILED])
     with pytest.raises(ApiError, match="gave up"):
@@ -237,3 +268,18 @@ async def test_a_refusal_of_a_v1_request_is_not_repeated() -> None:
     with pytest.raises(ApiError, match="gave up"):
         await read_http(repeating(replicas))
     assert replicas.calls == 1
+
+
+async def test_a_v1_answer_that_is_lost_twice_long_after_each_other_is_asked_for_again() -> None:
+    replicas = HttpReplicas([LOST], [Wait(60), LOST], [Wait(60), DEAD], [START, b"whole"])
+    assert await read_http(repeating(replicas)) == [START, b"whole"]
+    assert replicas.calls == 4
+
+
+async def test_a_v1_request_waits_for_a_tier_that_is_full_since_it_lost_a_replica() -> None:
+    replicas = HttpReplicas([LOST], [FULL], [FULL], [START, b"whole"])
+    assert await read_http(repeating(replicas)) == [START, b"whole"]
+    refused = HttpReplicas([FULL], [START])
+    with pytest.raises(ApiError, match="too many requests"):
+        await read_http(repeating(refused))
+    assert refused.calls == 1
