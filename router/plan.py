@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from router.decision import decide
@@ -198,6 +198,24 @@ def forecast(
     most = sampling_of(request, category, speed, profile.entry(name, state.active_entry)).max_tokens
     co2_g_per_wh = place_of(profile.energy).server_co2_kg_per_kwh  # the same number in g/Wh
     return predict(tier, state, category, most, profile.baseline, co2_g_per_wh)
+
+
+def plan_on(tier: TierName, made: Plan, request: InferenceRequest, observation: Observation, profile: Profile) -> Plan:
+    """Return a plan for a warm tier that goes on with an answer: trace and decision stay those of the beginning."""
+    state = observation.tier(tier)
+    entry = profile.entry(tier, state.active_entry)
+    settings = engine_settings(request, made.classification.category, made.speed, entry, state)
+    return replace(
+        made,
+        tier=tier,
+        entry=entry,
+        sampling=settings.sampling,
+        spec=settings.spec,
+        warm=True,
+        cold_start_s=0.0,
+        drafts=settings.drafts,
+        no_drafts_reason=settings.no_drafts_reason,
+    )
 
 
 def classify_chat(chat: tuple[Message, ...], auto: AutoSettings = DEFAULT_AUTO) -> Classification:

@@ -21,6 +21,8 @@ Drafts = Literal["own", "ngram"]
 stood there before."""
 DraftsChoice = Literal["own", "ngram", "auto"]
 """Who shall draft; `auto`: the controller decides, by acceptance and cost."""
+Escalate = Literal["off", "advise", "auto"]
+"""What happens where an answer goes wrong in mid-stream: nothing; advice; another tier goes on (`escalation.py`)."""
 Power = Annotated[int, Field(ge=0, le=100)]
 Share = Annotated[float, Field(ge=0, le=100)]
 """Percent."""
@@ -248,6 +250,16 @@ class Tier(Frozen):
     expected_tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="Output speed of one stream, tokens/s, used until there are runs; null: the baseline's.",
+    )
+    escalate: Escalate = Field(
+        default="advise",
+        description="What happens where an answer of this tier goes wrong in mid-stream: `off`, nothing, and answers "
+        "are not watched; `advise`, a trace step says which tier should go on; `auto`, that tier goes on. In manual "
+        "mode, where the user chose the tier, `auto` only advises, unless the request says it.",
+    )
+    rewrite: bool = Field(
+        default=False,
+        description="With `auto`: whether a stronger tier begins the answer anew instead of going on with its text.",
     )
     chain: tuple[ChainEntry, ...] = Field(min_length=1, description="Engine fallback chain, best entry first.")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
-from router.registry import Frozen, Power
+from router.registry import Escalate, Frozen, Power
 from router.spec_params import SpecParams
 
 Mode = Literal["auto", "manual"]
@@ -58,6 +58,16 @@ class InferenceRequest(Frozen):
     constraints: Constraints | None = Field(default=None, description="Limits that the plan should keep.")
     goal: Goal | None = Field(
         default=None, description="What matters most, in auto mode: it shifts the tier (`router/selection.py`)."
+    )
+    escalate: Escalate | None = Field(
+        default=None,
+        description="What happens where the answer goes wrong in mid-stream (`router/escalation.py`): `off`: nothing; "
+        "`advise`: a trace step says which tier should go on; `auto`: that tier goes on. Default: the tier's.",
+    )
+    rewrite: StrictBool | None = Field(
+        default=None,
+        description="With `auto`: whether a stronger tier begins the answer anew instead of going on with its text. "
+        "Default: the tier's.",
     )
     max_tokens: int | None = Field(
         default=None, ge=1, strict=True, description="Most completion tokens; default from the speed dial."

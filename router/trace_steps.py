@@ -108,12 +108,13 @@ class CheckedConstraints(Frozen):
 
 
 class Escalation(Frozen):
-    """Advice to use a higher tier than the selected one."""
+    """Advice to use another tier than the selected one: of the plan, or in the middle of an answer."""
 
     from_tier: TierName = Field(description="Selected tier.")
-    to_tier: TierName = Field(description="Tier by difficulty alone.")
+    to_tier: TierName = Field(description="The advised tier: of the plan, the one by difficulty alone.")
     reason: str = Field(description="In words.")
-    applied: bool = Field(description="Whether the plan follows the advice.")
+    applied: bool = Field(description="Whether the advice is followed.")
+    at_token: int | None = Field(default=None, description="Tokens of the answer before it; null: it is the plan's.")
 
 
 class PastDrafts(Frozen):

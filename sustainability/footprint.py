@@ -35,6 +35,15 @@ class Footprint:
     co2_g: float
     cost_usd: float
 
+    def __add__(self, other: Footprint) -> Footprint:
+        """Return both together."""
+        return Footprint(
+            self.energy_wh + other.energy_wh,
+            self.water_l + other.water_l,
+            self.co2_g + other.co2_g,
+            self.cost_usd + other.cost_usd,
+        )
+
 
 def footprint(hardware: Hardware, busy_s: float, place: Place) -> Footprint:
     """Return the attributed footprint of hardware that is busy for `busy_s`.

@@ -118,6 +118,9 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "code": CODES,
     "error_type": (NONE, *CODES[1:]),
     "mode": ("auto", "manual"),
+    "to": TIER_NAMES,
+    "kind": ("climb", "descend"),
+    "applied": ("true", "false"),
     "limit": tuple(LIMITS),
     "state": ("busy", "idle", "running", "waiting", "starting", "pending"),
     "source": ("measured", "modelled"),
@@ -211,6 +214,15 @@ LOST: Final = Series(
     "requests",
     ("tier", "code"),
     "Requests whose replica was lost, by how, so that another one was asked to answer or to go on.",
+    "ingress",
+)
+ESCALATIONS: Final = Series(
+    "power_lever_escalations_total",
+    "counter",
+    "requests",
+    ("tier", "to", "kind", "applied"),
+    "Answers that another tier should go on with in mid-stream, a stronger one (climb) or a weaker one to keep a limit "
+    "(descend); whether it did.",
     "ingress",
 )
 LIMITS_BROKEN: Final = Series(
@@ -383,7 +395,19 @@ SCALING_GAUGES: Final = {
 
 CATALOGUE: Final[tuple[Series, ...]] = (
     *(REQUESTS, OPEN_REQUESTS, REQUEST_DURATION, FIRST_TOKEN, EACH_TOKEN, TOKEN_USAGE),
-    *(PROMPT_TOKENS, COMPLETION_TOKENS, PLANS, PLAN_DURATION, LIMITS_BROKEN, LOST, ENERGY, WATER, CO2, COST),
+    *(
+        PROMPT_TOKENS,
+        COMPLETION_TOKENS,
+        PLANS,
+        PLAN_DURATION,
+        LIMITS_BROKEN,
+        LOST,
+        ESCALATIONS,
+        ENERGY,
+        WATER,
+        CO2,
+        COST,
+    ),
     *(
         ENGINE_SECONDS,
         GPU_ENERGY,

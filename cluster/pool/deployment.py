@@ -27,7 +27,7 @@ from cluster.supervision import Supervised, troubles
 from router.observation import ClusterGpus, Observation
 from router.registry import DraftsChoice, Profile, TierName
 from router.runs.history import RunRecord
-from router.runs.summary import RunReport
+from router.runs.summary import HandedOver, RunReport
 
 _STALE_AFTER_S: Final = 10.0
 """A running replica that has missed ten reports is gone."""
@@ -104,7 +104,7 @@ class GpuPool:
         self._broadcast_now.set()
         return self._orders.get(report.tier)
 
-    async def report_runs(self, reports: Sequence[RunReport]) -> None:
+    async def report_runs(self, reports: Sequence[RunReport | HandedOver]) -> None:
         """Take the requests that finished at an ingress replica since its last report."""
         now_s = time.monotonic()
         for report in reports:

@@ -7,13 +7,15 @@ runs. It has no text of any prompt.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isnan
 from types import MappingProxyType
 from typing import NamedTuple
 
 from router.difficulty.categories import Category
 from router.registry import TierName
 from router.runs.statistics import NO_VALUES, Fading, HalfLife, kept_after
-from router.runs.summary import FINISH_REASONS, Recent, RunReport, RunSummary, TierRuns
+from router.runs.summary import FINISH_REASONS, HandedOver, Recent, RunReport, RunSummary, TierRuns
+from router.signs import Signs
 
 HALF_LIFE = HalfLife(values=50.0, seconds=3600.0)
 """A run weighs half after 50 further ones of its tier and category, and after an hour: enough runs for a mean of
@@ -33,10 +35,14 @@ class RunRecord:
         self._half_life = half_life
         self._cells: dict[tuple[TierName, Category], _Cell] = {}
 
-    def add(self, report: RunReport, now_s: float) -> None:
-        """Add a run that finished about now (seconds of any monotonic clock)."""
+    def add(self, report: RunReport | HandedOver, now_s: float) -> None:
+        """Add a run that finished about now (seconds of any monotonic clock), or what is known of half a run."""
         key = (report.tier, report.category)
-        self._cells[key] = self._cells.get(key, _EMPTY).after(report, now_s, self._half_life)
+        cell = self._cells.get(key, _EMPTY)
+        if isinstance(report, HandedOver):
+            self._cells[key] = cell.after_half(report, now_s, self._half_life)
+        else:
+            self._cells[key] = cell.after(report, now_s, self._half_life)
 
     def summaries(self, now_s: float) -> Mapping[TierName, TierRuns]:
         """Return the summaries by tier, as of now; tiers without a run are left out."""
@@ -67,9 +73,16 @@ class _Quantities(NamedTuple):
     cost_usd: Fading = NO_VALUES
     watts: Fading = NO_VALUES
     usd_per_hour: Fading = NO_VALUES
+    first_logprob: Fading = NO_VALUES
+    worst_logprob: Fading = NO_VALUES
+    longest_loop: Fading = NO_VALUES
+
+    def with_values(self, values: Mapping[str, float]) -> _Quantities:
+        """Return the statistics with one more value of each of these."""
+        return self._replace(**{name: getattr(self, name).with_value(value) for name, value in values.items()})
 
 
-def _measured(report: RunReport) -> Mapping[str, float]:
+def _measured(report: RunReport) -> dict[str, float]:
     """Return each quantity of one run; a quantity that it does not have (the pace of a single token) is left out."""
     values = {
         "ttft_ms": report.ttft_ms,
@@ -87,7 +100,14 @@ def _measured(report: RunReport) -> Mapping[str, float]:
     if report.engine_s > 0:
         values["watts"] = report.energy_wh * 3600 / report.engine_s
         values["usd_per_hour"] = report.cost_usd * 3600 / report.engine_s
-    return values
+    return values | _of_signs(report.signs)
+
+
+def _of_signs(signs: Signs) -> dict[str, float]:
+    """Return each quantity of an answer's signs; without log-probabilities of a whole window there is none."""
+    if isnan(signs.first):
+        return {}
+    return {"first_logprob": signs.first, "worst_logprob": signs.worst, "longest_loop": float(signs.longest_loop)}
 
 
 class _Cell(NamedTuple):
@@ -119,10 +139,9 @@ class _Cell(NamedTuple):
     def after(self, report: RunReport, now_s: float, half_life: HalfLife) -> _Cell:
         """Return the cell with one more run."""
         old = self.faded(kept_after(1, now_s - self.at_s, half_life), now_s)
-        changed = {name: getattr(old.quantities, name).with_value(value) for name, value in _measured(report).items()}
         return old._replace(
             runs=old.runs + 1,
-            quantities=old.quantities._replace(**changed),
+            quantities=old.quantities.with_values(_measured(report)),
             draft_tokens=old.draft_tokens + report.draft_tokens,
             accepted_tokens=old.accepted_tokens + report.accepted_tokens,
             endings=tuple(
@@ -130,6 +149,11 @@ class _Cell(NamedTuple):
                 for reason, ended in zip(FINISH_REASONS, old.endings, strict=True)
             ),
         )
+
+    def after_half(self, report: HandedOver, now_s: float, half_life: HalfLife) -> _Cell:
+        """Return the cell with the signs of an answer that another tier went on with."""
+        old = self.faded(kept_after(1, now_s - self.at_s, half_life), now_s)
+        return old._replace(quantities=old.quantities.with_values(_of_signs(report.signs)))
 
     def merged(self, other: _Cell) -> _Cell:
         """Return both cells together; they must be of the same moment."""

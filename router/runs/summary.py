@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from router.difficulty.categories import Category
 from router.registry import TierName
+from router.signs import NO_SIGNS, Signs
 
 FinishReason = Literal["stop", "length", "other"]
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
@@ -41,11 +42,23 @@ class RunReport:
     finish_reason: FinishReason
     energy_is_measured: bool = False
     """By the GPUs' counters; else it is modelled."""
+    signs: Signs = NO_SIGNS
+    """How its answer went, if it was watched."""
 
     @property
     def engine_s(self) -> float:
         """Time on the engine, from the end of the wait to the last token, s."""
         return max(0.0, self.total_ms - self.queue_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """An answer that another tier went on with. It is no run of this tier, but tells how answers here may go: without
+    it the worst would be missing among them."""
+
+    tier: TierName
+    category: Category
+    signs: Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,10 @@ class RunSummary:
     """Energy charged to an answer over its time on the engine, W."""
     usd_per_hour: Recent | None = None
     """Cost charged to an answer over its time on the engine, USD per hour."""
+    first_logprob: Recent | None = None
+    worst_logprob: Recent | None = None
+    longest_loop: Recent | None = None
+    """Of the answers that were watched: `Signs.first`, `Signs.worst`, `Signs.longest_loop`."""
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
     """Drafts that were verified, and those that were accepted; older ones count less."""

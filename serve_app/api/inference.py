@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from starlette.responses import Response
 
 from router.agent.result import AgentResult
-from router.plan import Plan
+from router.plan import Plan, plan_on
 from router.request import InferenceRequest
-from router.runs.summary import RunReport
-from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, raise_if_late
+from router.runs.summary import HandedOver, RunReport
+from router.signs import NO_SIGNS
+from router.trace_steps import TraceStep
+from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, overloaded, raise_if_late
+from serve_app.api.escalation import TAKEN_WITHIN_S, AnswerWatch, Escalated
 from serve_app.api.explanation import Explanation
+from serve_app.api.planning import generation_request
 from serve_app.api.request_record import OK, Delivered, RequestRecord
 from serve_app.api.routing import answer_headers
 from serve_app.api.sse import (
@@ -32,7 +37,7 @@ from serve_app.api.sse import (
 )
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
-from serve_app.engine.interface import Admitted, Finished, GenerationRequest, TokenBatch
+from serve_app.engine.interface import Admitted, Finished, Leg, TokenBatch
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
 from serve_app.transport.resuming import Resumed, ResumingStream
@@ -43,23 +48,6 @@ logger = logging.getLogger("ray.serve")
 ADMISSION_WAIT_S: Final = 0.5
 """A warm tier may take so long to accept or refuse a request before the response begins without it, s. A refusal within
 that time is an HTTP error, a later one an `error` event."""
-
-
-def generation_request(request_id: str, request: InferenceRequest, plan: Plan) -> GenerationRequest:
-    """Return the request for the tier's engine."""
-    return GenerationRequest(
-        request_id=request_id,
-        messages=request.chat(),
-        max_tokens=plan.sampling.max_tokens,
-        max_tokens_is_explicit=request.max_tokens is not None,
-        temperature=plan.sampling.temperature,
-        top_p=plan.sampling.top_p,
-        seed=request.seed,
-        stop=request.stop or (),
-        logprobs=request.logprobs,
-        spec=plan.spec,
-        category=plan.classification.category,
-    )
 
 
 @dataclass(slots=True)
@@ -78,6 +66,7 @@ class InferenceStream:
         agent: its result, or its explanation that is still to come, which is closed with `events`; None: no agent.
         decision_id: under which the decision record can be read.
         record: takes how it ended.
+        watch: over the answer; None: it is not watched.
     """
 
     request_id: str
@@ -87,10 +76,19 @@ class InferenceStream:
     config: AppConfig
     pool: PoolView
     arrived_s: float
-    report: Callable[[RunReport], None] | None = None
+    report: Callable[[RunReport | HandedOver], None] | None = None
     agent: AgentResult | Explanation | None = None
     decision_id: str | None = None
     record: RequestRecord = field(default_factory=RequestRecord)
+    watch: AnswerWatch | None = None
+    _earlier: list[Leg] = field(default_factory=list, init=False)
+    """The parts of a tier that another one took over from."""
+    _prompt_tokens: int = field(default=0, init=False)
+    """As that tier read the prompt."""
+    _kept: int = field(default=0, init=False)
+    """Its tokens that are still part of the answer."""
+    _taking: ResumingStream | None = field(default=None, init=False)
+    """From the tier that is asked to go on."""
     _admitted_s: float | None = field(default=None, init=False)
     _first_token_s: float | None = field(default=None, init=False)
     _last_token_s: float = field(default=0.0, init=False)
@@ -143,12 +141,16 @@ class InferenceStream:
 
     async def aclose(self) -> None:
         """Close the engine's stream and the agent's explanation, also if `events` never began."""
-        self.record.delivered = Delivered(self.items.delivered, self.items.busy_s, self._first_token_s)
-        try:
-            await self.items.aclose()
-        finally:
+        delivered = self._kept + self.items.delivered
+        busy_s = sum(leg.busy_s for leg in self._earlier) + self.items.busy_s
+        self.record.delivered = Delivered(delivered, busy_s, self._first_token_s)
+        async with contextlib.AsyncExitStack() as closing:
             if self._explanation is not None:
-                await self._explanation.aclose()
+                closing.push_async_callback(self._explanation.aclose)
+            closing.push_async_callback(self._take_nothing)
+            if self.watch is not None:
+                closing.callback(self.watch.close)
+            closing.push_async_callback(self.items.aclose)
 
     def _opening(self) -> bytes:
         stub = self.request.mock or self.config.inference_mode == "mock"
@@ -166,13 +168,9 @@ class InferenceStream:
             item = await self.items.get(PING_EVERY_S)
             if isinstance(item, TokenBatch):
                 self._raise_if_late()
-                if not item.events:  # a model's thoughts
-                    yield self._sign_of_life()
-                    continue
-                self._last_token_s = time.monotonic()
-                if self._first_token_s is None:
-                    self._first_token_s = self._last_token_s
-                yield await self._joined(item.events)
+                yield await self._delivered(item)
+                async for piece in self._escalate():
+                    yield piece
             elif isinstance(item, Resumed):
                 if item.tokens:
                     yield event("status", resumed_data(time.monotonic() - self.arrived_s, item.message))
@@ -193,14 +191,72 @@ class InferenceStream:
             else:
                 raise incomplete_stream()
 
-    async def _joined(self, first: bytes) -> bytes:
+    async def _delivered(self, first: TokenBatch) -> bytes:
         """Return all token events that arrived while the client was being written to, as one piece."""
-        pieces = [first]
+        batches = [first]
         while isinstance(self.items.peek(), TokenBatch):
             batch = await self.items.get(0)
             assert isinstance(batch, TokenBatch)
-            pieces.append(batch.events)
-        return b"".join(pieces)
+            batches.append(batch)
+        if self.watch is not None:
+            for batch in batches:
+                self.watch.saw(batch)
+        events = b"".join([batch.events for batch in batches])
+        if not events:  # a model's thoughts
+            return self._sign_of_life()
+        self._last_token_s = time.monotonic()
+        if self._first_token_s is None:
+            self._first_token_s = self._last_token_s
+        return events
+
+    async def _escalate(self) -> AsyncIterator[bytes]:
+        """Go on with another tier, or advise it, if the watch says so."""
+        if self.watch is None or self._first_token_s is None:
+            return
+        move = self.watch.move(self.arrived_s, self._first_token_s, self.items, self.pool.observation)
+        if move is None:
+            return
+        refusal = ""
+        if self.watch.applies:
+            made = plan_on(move.to_tier, self.plan, self.request, self.pool.observation, self.config)
+            call = generation_request(self.request_id, self.request, made)
+            # The old tier goes on meanwhile: if this one does not take the answer, nothing is lost.
+            self._taking = self.watch.ask(made.tier, self.watch.request(call, move, self.items.delivered))
+            taken_by_s = time.monotonic() + TAKEN_WITHIN_S
+            try:
+                while not isinstance(await self._taking.get(PING_EVERY_S), Admitted):
+                    if time.monotonic() > taken_by_s:
+                        raise overloaded(f"it has not taken it within {TAKEN_WITHIN_S:g} s")
+                    yield PING
+            except ApiError as error:
+                refusal = f"{move.to_tier} does not go on with it: {error.message}"
+        applied = self.watch.applies and not refusal
+        rewrite = self.watch.rewrites(move)
+        escalated = Escalated(move, self.plan.tier, self.watch.shown, rewrite, applied, refusal)
+        self.record.escalated = escalated
+        if applied:
+            await self._hand_over(made, rewrite=rewrite)
+            yield event("escalation", escalated.event())
+        else:
+            await self._take_nothing()
+            yield trace_event(TraceStep("escalate", escalated.trace(), 0.0))
+
+    async def _hand_over(self, plan: Plan, *, rewrite: bool) -> None:
+        """Let the tier that has taken the answer go on with it."""
+        assert self._taking is not None
+        assert self.watch is not None
+        old, self.items, self._taking = self.items, self._taking, None
+        self._prompt_tokens, self._kept = old.prompt_tokens, 0 if rewrite else old.delivered
+        self._earlier = await old.hand_over()
+        # Of an answer with more parts the signs are of the last one.
+        if self.report is not None and len(self._earlier) == 1:
+            self.report(HandedOver(self.plan.tier, self.plan.classification.category, self.watch.signs))
+        self.plan = plan
+
+    async def _take_nothing(self) -> None:
+        if self._taking is not None:
+            await self._taking.aclose()
+            self._taking = None
 
     @property
     def _hopeless(self) -> bool:
@@ -258,6 +314,10 @@ class InferenceStream:
         return event("error", error_data(error, self.request_id))
 
     def _closing(self, finished: Finished) -> bytes:
+        legs = [*self._earlier, *self.items.legs]
+        if self._earlier:
+            tokens = self._kept + finished.completion_tokens
+            finished = replace(finished, prompt_tokens=self._prompt_tokens, completion_tokens=tokens, queue_ms=0.0)
         metrics = metrics_data(
             self.plan,
             self.config,
@@ -266,15 +326,18 @@ class InferenceStream:
             admitted_s=self.arrived_s if self._admitted_s is None else self._admitted_s,
             first_token_s=self._first_token_s,
             ended_s=self._last_token_s or time.monotonic(),
-            legs=self.items.legs,
+            legs=legs,
         )
+        escalated = self.record.escalated
+        metrics["escalation"] = escalated.metrics() if escalated is not None else None
         if self._agent_result is not None:
             metrics["agent"] = self._agent_result.metrics()
         if not self.request.mock:
             self.record.finished(metrics, finished.completion_tokens)
             # A resumed answer took longer than the next one like it will.
-            if self.report is not None and len(self.items.legs) == 1:
-                self.report(run_report(self.plan, metrics))
+            if self.report is not None and len(legs) == 1:
+                signs = NO_SIGNS if self.watch is None else self.watch.signs
+                self.report(run_report(self.plan, metrics, signs))
         self.record.code = OK
         return event("metrics", metrics) + event("done", {"request_id": self.request_id})
 

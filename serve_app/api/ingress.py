@@ -34,17 +34,18 @@ from router.needs import NOTHING_MORE, NOTHING_TRIED, Needs
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
-from router.runs.summary import RunReport
+from router.runs.summary import HandedOver, RunReport
 from serve_app.admission.drain import Drain
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.agent import make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
 from serve_app.api.errors import RETRY_LATER, ApiError
+from serve_app.api.escalation import AnswerWatch
 from serve_app.api.explanation import Explanation
-from serve_app.api.inference import InferenceStream, generation_request
+from serve_app.api.inference import InferenceStream
 from serve_app.api.page import Page
-from serve_app.api.planning import planned, tried_also
+from serve_app.api.planning import generation_request, planned, tried_also
 from serve_app.api.request_log import RequestLog, prompt_of
 from serve_app.api.request_metrics import RequestMetrics
 from serve_app.api.request_record import RequestRecord, RequestRecords, key_id_of, record_of
@@ -99,7 +100,9 @@ class Ingress:
         gc.freeze()
         self._config = config
         self._pool = PoolView(pool)
-        self._runs = Outbox[RunReport]("ingress: reports of runs", lambda runs: pool.report_runs.remote(runs))
+        self._runs = Outbox[RunReport | HandedOver](
+            "ingress: reports of runs", lambda runs: pool.report_runs.remote(runs)
+        )
         self._decisions = DecisionLog(pool)
         self._channel = TokenChannel()
         self._tiers = TierClient(tiers, self._channel, self._pool, TierSlots(config.tiers, self._pool))
@@ -207,17 +210,22 @@ class Ingress:
         Raises:
             ApiError: the engine or the tier's queue refused the request.
         """
+
+        def ask(tier: TierName, call: GenerationRequest) -> ResumingStream:
+            return ResumingStream(
+                tier,
+                lambda resume: self._ask(tier, replace(call, resume=resume), stub=body.mock),
+                until_s=record.arrived_s + self._config.limits.request_timeout_s,
+                on_lost=record.lost.append,
+            )
+
+        watch = AnswerWatch.of(body, made, self._config, ask, self._tiers.wake)
         call = generation_request(request_id, body, made)
-        tier = made.tier
         return await InferenceStream(
             request_id,
             body,
             made,
-            ResumingStream(
-                lambda resume: self._ask(tier, replace(call, resume=resume), stub=body.mock),
-                until_s=record.arrived_s + self._config.limits.request_timeout_s,
-                on_lost=record.lost.append,
-            ),
+            ask(made.tier, replace(call, watch=watch is not None)),
             self._config,
             self._pool,
             record.arrived_s,
@@ -225,6 +233,7 @@ class Ingress:
             agent,
             self._decisions.add(made.decision, key_id_of(record)),
             record,
+            watch,
         ).respond()
 
     def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:

@@ -1,4 +1,7 @@
-"""`router.plan.plan` for the routes: what no tier can serve is an error that the client must mend."""
+"""`router.plan.plan` for the routes: what no tier can serve is an error that the client must mend.
+
+And what a plan asks of an engine.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from router.plan import Plan, plan
 from router.registry import Profile
 from router.request import InferenceRequest
 from serve_app.api.errors import ApiError, bad_request
+from serve_app.engine.interface import GenerationRequest
 
 
 def planned(request: InferenceRequest, observation: Observation, profile: Profile, needs: Needs = NOTHING_MORE) -> Plan:
@@ -20,6 +24,23 @@ def planned(request: InferenceRequest, observation: Observation, profile: Profil
         return plan(request, observation, profile, needs=needs)
     except NoTierError as error:
         raise bad_request(error.message, code=error.code) from error
+
+
+def generation_request(request_id: str, request: InferenceRequest, plan: Plan) -> GenerationRequest:
+    """Return the request for the tier's engine."""
+    return GenerationRequest(
+        request_id=request_id,
+        messages=request.chat(),
+        max_tokens=plan.sampling.max_tokens,
+        max_tokens_is_explicit=request.max_tokens is not None,
+        temperature=plan.sampling.temperature,
+        top_p=plan.sampling.top_p,
+        seed=request.seed,
+        stop=request.stop or (),
+        logprobs=request.logprobs,
+        spec=plan.spec,
+        category=plan.classification.category,
+    )
 
 
 def tried_also(error: ApiError, made: Plan, tried: Tried) -> Tried | None:

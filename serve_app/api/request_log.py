@@ -72,6 +72,7 @@ def line_of(record: RequestRecord) -> dict[str, Any]:
         "mode": plan.mode if plan else None,
         "power": plan.power if plan else None,
         "tier": plan.tier if plan else None,
+        "escalation": record.escalated.metrics() if record.escalated else None,
         "entry": plan.entry.name if plan else None,
         "category": plan.classification.category if plan else None,
         "total_ms": round((record.ended_s - record.arrived_s) * 1000, 3),

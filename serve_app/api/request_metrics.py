@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cluster.observability import series
@@ -47,6 +47,13 @@ class RequestMetrics:
         self._meter.count(series.REQUESTS, 1, where)
         for lost in record.lost:
             self._meter.count(series.LOST, 1, {"tier": tier, "code": bounded("code", lost)})
+        if (escalated := record.escalated) is not None:
+            went = {
+                "to": escalated.move.to_tier,
+                "kind": escalated.move.kind,
+                "applied": str(escalated.applied).lower(),
+            }
+            self._meter.count(series.ESCALATIONS, 1, {"tier": escalated.from_tier} | went)
         operation = {"tier": tier, "gen_ai_operation_name": series.ROUTES[record.route]}
         error = {"error_type": series.NONE if code == OK else code}
         self._meter.observe(series.REQUEST_DURATION, record.ended_s - record.arrived_s, operation | error)
@@ -65,7 +72,9 @@ class RequestMetrics:
         for kind, count in (("input", metrics["prompt_tokens"]), ("output", completion_tokens)):
             meter.observe(series.TOKEN_USAGE, count, operation | {"gen_ai_token_type": kind})
         meter.count(series.PROMPT_TOKENS, metrics["prompt_tokens"], category)
-        meter.count(series.COMPLETION_TOKENS, completion_tokens, category)
+        made = _by_tier(metrics["legs"], "completion_tokens") or {operation["tier"]: completion_tokens}
+        for tier, count in made.items():
+            meter.count(series.COMPLETION_TOKENS, count, category | {"tier": tier})
         self._took(metrics, operation["tier"])
 
     def _took(self, metrics: Any, tier: str) -> None:
@@ -75,9 +84,26 @@ class RequestMetrics:
             "full": (metrics["energy"]["full_wh"], metrics["full"]),
             "baseline": (metrics["savings"]["counterfactual"]["wh"], metrics["savings"]["counterfactual"]),
         }
+        # All tiers are in one place, so water and CO2 follow the energy.
+        energies, costs = (_shares(_by_tier(metrics["legs"], name), tier) for name in ("energy_wh", "cost_usd"))
         for figure, (wh, took) in figures.items():
-            tags = {"tier": tier, "figure": figure}
-            self._meter.count(series.ENERGY, wh * JOULES_PER_WH, tags)
-            self._meter.count(series.WATER, took["water_l"], tags)
-            self._meter.count(series.CO2, took["co2_g"], tags)
-            self._meter.count(series.COST, took["cost_usd"], tags)
+            for each, part in energies.items():
+                tags = {"tier": each, "figure": figure}
+                self._meter.count(series.ENERGY, wh * JOULES_PER_WH * part, tags)
+                self._meter.count(series.WATER, took["water_l"] * part, tags)
+                self._meter.count(series.CO2, took["co2_g"] * part, tags)
+                self._meter.count(series.COST, took["cost_usd"] * costs.get(each, 0.0), tags)
+
+
+def _by_tier(legs: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+    """Return the sum of a figure of an answer's parts, by tier."""
+    sums: dict[str, float] = {}
+    for leg in legs:
+        sums[leg["tier"]] = sums.get(leg["tier"], 0) + leg[name]
+    return sums
+
+
+def _shares(sums: Mapping[str, float], tier: str) -> dict[str, float]:
+    """Return each tier's share (0-1); all is the given tier's if there is nothing to share."""
+    whole = sum(sums.values())
+    return {each: value / whole for each, value in sums.items()} if whole > 0 else {tier: 1.0}

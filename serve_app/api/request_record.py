@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.plan import Plan
+from serve_app.api.escalation import Escalated
 from serve_app.auth.keys import Key
 
 CLIENT_LEFT: Final = "client_left"
@@ -52,6 +53,8 @@ class RequestRecord:
     """Codes of how replicas were lost that had the request, and another one was asked."""
     key: Key | None = None
     """Of whoever sent it; None: no valid one was sent, or nobody was asked."""
+    escalated: Escalated | None = None
+    """What became of an answer that went wrong in mid-stream; None: it did not."""
     prompt: Any = None
     """What was asked, as JSON; only where the operator wants prompts in the log."""
 

@@ -15,6 +15,7 @@ from serve_app.api.spec_view import planned_spec, used_spec
 from serve_app.engine.interface import Finished, Leg, Token
 from sustainability.factors import Place, place_of
 from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
+from sustainability.measured import NO_METER, Energy
 from sustainability.savings import savings
 from sustainability.units import SECONDS_PER_HOUR
 
@@ -150,6 +151,13 @@ def metrics_data(
     place = place_of(profile.energy)
     used = footprint(hardware, finished.busy_s, place)
     full = full_footprint(hardware, finished.busy_s, finished.idle_s, place)
+    # The parts of a tier that another one took over from. When it stopped, nobody asked it what it had measured.
+    earlier = [(profile.tiers[leg.tier], leg) for leg in legs if leg.tier != plan.tier]
+    for theirs, leg in earlier:
+        used += footprint(_modelled(theirs), leg.busy_s, place)
+        full += full_footprint(_modelled(theirs), leg.busy_s, 0.0, place)
+    ranges = [_range(tier, finished.busy_s, finished.energy, place)]
+    ranges += [_range(theirs, leg.busy_s, NO_METER, place) for theirs, leg in earlier]
     baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens) / batch
     instead = footprint(Hardware(1, baseline.active_watts, 0.0, baseline.price_usd_per_hour), baseline_s, place)
     saved = savings(used, instead)
@@ -171,16 +179,18 @@ def metrics_data(
             "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
             **used_spec(spec),
         },
-        "busy_s": round(finished.busy_s, 6),
-        "legs": [{"tier": plan.tier, **leg._asdict(), "busy_s": round(leg.busy_s, 6)} for leg in legs],
+        "busy_s": round(finished.busy_s + sum(leg.busy_s for _, leg in earlier), 6),
+        "legs": [
+            _leg(leg, hardware if leg.tier == plan.tier else _modelled(profile.tiers[leg.tier]), place) for leg in legs
+        ],
         "mean_batch": round(batch, 3),
         "energy": {
             "wh": used.energy_wh,
             "full_wh": full.energy_wh,
             # The range is of GPUs.
-            "range": _range(tier, finished, place) if tier.gpus else None,
-            "source": "modelled" if finished.energy.busy_j is None else "measured",
-            "reason": _why_modelled(tier, finished),
+            "range": {end: sum(one[end] for one in ranges) for end in ("low", "high")} if tier.gpus else None,
+            "source": "modelled" if finished.energy.busy_j is None or earlier else "measured",
+            "reason": _why_modelled(tier, finished, is_shared=bool(earlier)),
         },
         "water_l": used.water_l,
         "co2_g": used.co2_g,
@@ -224,23 +234,34 @@ def hardware_of(tier: Tier, finished: Finished) -> Hardware:
     return Hardware(tier.gpus, active_watts, idle_watts, tier.price_usd_per_hour)
 
 
-def _why_modelled(tier: Tier, finished: Finished) -> str | None:
+def _modelled(tier: Tier) -> Hardware:
+    return Hardware(tier.gpus, tier.active_watts, tier.idle_watts, tier.price_usd_per_hour)
+
+
+def _leg(leg: Leg, hardware: Hardware, place: Place) -> dict[str, Any]:
+    """Return the data of one part, with the energy and the cost of its share."""
+    used = footprint(hardware, leg.busy_s, place)
+    figures = {"busy_s": round(leg.busy_s, 6), "energy_wh": used.energy_wh, "cost_usd": used.cost_usd}
+    return leg._asdict() | figures
+
+
+def _why_modelled(tier: Tier, finished: Finished, *, is_shared: bool) -> str | None:
     if finished.energy.busy_j is not None:
-        return None
+        return "another tier began the answer, and its part was not measured" if is_shared else None
     return finished.energy.reason or ("no engine with a meter" if tier.gpus else "no GPU: a CPU has no energy counter")
 
 
-def _range(tier: Tier, finished: Finished, place: Place) -> dict[str, float]:
+def _range(tier: Tier, busy_s: float, measured: Energy, place: Place) -> dict[str, float]:
     """Return what the GPUs may really have drawn, Wh.
 
     Measured: by the error of their sensors. Modelled: by how far GPUs are from their modelled watts, and at most their
     power limit.
     """
-    if finished.energy.busy_j is not None:
-        wh = finished.energy.busy_j / SECONDS_PER_HOUR
+    if measured.busy_j is not None:
+        wh = measured.busy_j / SECONDS_PER_HOUR
         return {"low": wh * (1 - place.sensor_error), "high": wh * (1 + place.sensor_error)}
     high_watts = tier.active_watts * place.watts_high
     if tier.limit_watts is not None:
         high_watts = max(tier.active_watts, min(high_watts, tier.limit_watts))
-    hours = finished.busy_s / SECONDS_PER_HOUR
+    hours = busy_s / SECONDS_PER_HOUR
     return {"low": tier.active_watts * place.watts_low * hours, "high": high_watts * hours}

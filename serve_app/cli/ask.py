@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from router.registry import Escalate
 from router.words import number
 from serve_app.cli.application import answer_events, url_option
 from serve_app.cli.request_options import FiniteRange, request_body, request_options
@@ -27,6 +28,7 @@ _KEEP: Final = {"\n", "\t"}
 @request_options
 @click.option("--temperature", type=FiniteRange(0, 2), metavar="X", help="sampling temperature, 0-2")
 @click.option("--k", metavar="K", help="most draft tokens a step, 0-32, or auto")
+@click.option("--escalate", type=click.Choice(get_args(Escalate)), help="what happens where the answer goes wrong")
 @click.option("--json", "as_json", is_flag=True, help="print the events, one JSON object a line")
 @click.option("--quiet", is_flag=True, help="print the answer only")
 @url_option
@@ -87,6 +89,9 @@ class Transcript:
                         self._wait(data)
                     case "token":
                         self._token(data)
+                    case "escalation":
+                        self._end_line()
+                        self._note(_seam(data))
                     case "metrics":
                         self._end_line()
                         self._note(_took(data))
@@ -158,6 +163,11 @@ def waiting_line(status: Mapping[str, Any]) -> str:
 
 def _who(config: Mapping[str, Any]) -> str:
     return f"{config['tier']}: {config['target_model']} on {config['gpu']}"
+
+
+def _seam(seam: Mapping[str, Any]) -> str:
+    does = "begins anew, the text above is withdrawn" if seam["rewrite"] else "goes on"
+    return f"{seam['to_tier']} {does}: {seam['reason']}"
 
 
 def _took(metrics: Mapping[str, Any]) -> str:

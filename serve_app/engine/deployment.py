@@ -120,6 +120,9 @@ class EngineDeployment:
         with self._answering(reply_to):
             return await send_items(reply_to, self._replica_id, http_items(self._engine, self._http, call))
 
+    async def wake(self) -> None:
+        """Return at once: the call needed a replica, so the tier has one."""
+
     @contextlib.contextmanager
     def _answering(self, reply_to: ReplyTo) -> Iterator[None]:
         """Count a request, and send the heartbeat to its ingress meanwhile."""

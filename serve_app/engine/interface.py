@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from router.observation import Learned
-from router.registry import Drafts, DraftsChoice
+from router.registry import Drafts, DraftsChoice, TierName
 from router.request import Message
+from router.signs import NO_SIGNS, Signs
 from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
 from serve_app.engine.energy.meter import EnergyBilling
 from sustainability.measured import NO_METER, Energy
@@ -60,6 +61,8 @@ class TokenBatch(NamedTuple):
     """The request's share of the engine's busy time so far, s."""
     events: bytes
     """Whole `token` events; may be empty."""
+    signs: Signs = NO_SIGNS
+    """How the answer goes, if it is watched."""
 
 
 class TokenStep(NamedTuple):
@@ -71,6 +74,8 @@ class TokenStep(NamedTuple):
     """Of all tokens, also of thoughts."""
     busy_s: float
     """The request's share of the engine's busy time so far, s."""
+    signs: Signs = NO_SIGNS
+    """How the answer goes, if it is watched."""
 
 
 class Resume(NamedTuple):
@@ -121,6 +126,10 @@ class GenerationRequest:
     """The prompt's category: requests of one category are expected to be drafted alike."""
     resume: Resume | None = None
     """Where to go on; None: at the beginning."""
+    begun: str = ""
+    """The answer so far, which another tier wrote and this one continues; "": it begins here."""
+    watch: bool = False
+    """Whether to tell how the answer goes."""
 
 
 def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: int) -> GenerationRequest:
@@ -208,13 +217,14 @@ class Finished:
 class Leg(NamedTuple):
     """The part of an answer that one replica gave."""
 
+    tier: TierName
     entry: str
     """The chain entry that the replica served."""
     completion_tokens: int
     busy_s: float
     """Its share of the engine's busy time, s; of a lost replica as of its last token."""
     ended_by: str
-    """`done`, or the code of the error that ended it."""
+    """`done`; `handed_over`, as another tier went on; or the code of the error that ended it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ async def refusals_first(
 
 
 def _batch(step: TokenStep) -> TokenBatch:
-    return TokenBatch(pack_ids(step.ids), step.busy_s, token_events(step.tokens))
+    return TokenBatch(pack_ids(step.ids), step.busy_s, token_events(step.tokens), step.signs)
 
 
 def _failure(engine: Engine) -> Failure:

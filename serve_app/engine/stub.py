@@ -11,6 +11,8 @@ application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in 
     stub:fail=N        the engine fails this request after N tokens, retryable
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
+    stub:unsure=N      from its N-th token on the log-probabilities are low, as of a model that does not know
+    stub:loop=N        from its N-th token on it says the same again and again
     stub:until=PATH    the answer ends by itself when that file exists (finish_reason `stop`); PATH must lie in the
                        system's folder for temporary files
 
@@ -25,7 +27,7 @@ import re
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +36,7 @@ from starlette.types import ASGIApp
 
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice
+from router.signs import NO_SIGNS, SignReader, Signs
 from router.spec_params import SpecParams
 from serve_app.engine.energy.meter import EnergyBilling
 from serve_app.engine.interface import (
@@ -73,6 +76,9 @@ _PIECES = (
     " and",
 )
 _UNLIMITED_STEPS_PER_ITEM = 64
+_SURE: Final = -0.5
+_UNSURE: Final = -5.0
+"""Log-probabilities of its tokens."""
 LEARNED_TAU: Final = 0.25
 """Acceptance rate (0-1) that the stub claims to have learned for `tau: auto`."""
 _JUDGED_STEPS: Final = 4
@@ -80,7 +86,10 @@ _JUDGED_STEPS: Final = 4
 _COUNT: Final = (int, re.compile(r"[0-9]+"))
 _DECIMAL: Final = (float, re.compile(r"[0-9]+(\.[0-9]+)?"))
 _PATH: Final = (Path, re.compile(r"/.+"))
-_VALUES: Final = {"tokens": _COUNT, "rate": _DECIMAL, "fail": _COUNT, "die": _COUNT, "first": _DECIMAL, "until": _PATH}
+_VALUES: Final = {
+    **{"tokens": _COUNT, "rate": _DECIMAL, "fail": _COUNT, "die": _COUNT, "first": _DECIMAL, "until": _PATH},
+    **{"unsure": _COUNT, "loop": _COUNT},
+}
 """What each directive takes: how to read it, and its form."""
 
 
@@ -92,6 +101,8 @@ class _Directives:
     die: int | None = None
     first: float = 0.0
     until: Path | None = None
+    unsure: int | None = None
+    loop: int | None = None
 
     @classmethod
     def of(cls, text: str) -> _Directives:
@@ -134,6 +145,26 @@ class _EqualShares:
         self._requests += by
         self._changed_s = now_s
         return self.share_s
+
+
+class _StubSigns:
+    """The signs of a stub's answer: fine, unless directives say otherwise."""
+
+    def __init__(self, todo: _Directives, before: int) -> None:
+        self._todo = todo
+        self._made = before
+        self._reader = SignReader()
+
+    def after(self, tokens: Sequence[Token]) -> Signs:
+        """Return the signs after the next tokens."""
+        for token in tokens:
+            unsure = self._todo.unsure is not None and self._made >= self._todo.unsure
+            loops = self._todo.loop is not None and self._made >= self._todo.loop
+            # Its few pieces come again and again, but only a stub that is to be in a loop shall look like one.
+            token_id = 0 if loops else self._made + 1
+            self._reader.add(token_id, _UNSURE if unsure else _SURE, token.spec_accepted, token.spec_k)
+            self._made += 1
+        return self._reader.signs
 
 
 class _Step(NamedTuple):
@@ -187,7 +218,7 @@ class StubEngine:
             )
         limit = min(request.max_tokens, room)
         total = limit if todo.tokens is None else min(limit, todo.tokens)
-        prompt_ids = pack_ids([zlib.crc32(text.encode())] * prompt_tokens)
+        prompt_ids = pack_ids([zlib.crc32((text + request.begun).encode())] * prompt_tokens)
         before = 0
         if request.resume is not None:
             request.resume.check(self.entry.name, prompt_ids)
@@ -201,6 +232,7 @@ class StubEngine:
         try:
             await asyncio.sleep(todo.first)
             record = RequestRecord()
+            signs = _StubSigns(todo, before) if request.watch else None
             until = min(at for at in (total, todo.fail, todo.die) if at is not None)
             made, ended = 0, False
             async for steps in self._paced(request, text, until, todo, before):
@@ -210,7 +242,8 @@ class StubEngine:
                     made += len(step.tokens)
                 tokens = [token for step in steps for token in step.tokens]
                 busy_s = self._shares.change(0, self.clock()) - before_s
-                yield TokenStep(tokens, [token.token_id for token in tokens], busy_s)
+                seen = NO_SIGNS if signs is None else signs.after(tokens)
+                yield TokenStep(tokens, [token.token_id for token in tokens], busy_s, seen)
                 if ended := todo.until is not None and todo.until.exists():
                     break
             else:
@@ -350,7 +383,7 @@ def _steps(text: str, total: int, spec: SpecParams, k: int, request: GenerationR
         for position in range(accepted + 1):
             index = (seed + made + position) % len(_PIECES)
             tokens.append(
-                Token(_PIECES[index], index, -0.5 if request.logprobs else None, position < accepted, drafted)
+                Token(_PIECES[index], index, _SURE if request.logprobs else None, position < accepted, drafted)
             )
         reason = "" if not k else Reason.TAU_STOPPED if stopped else Reason.AUTO if spec.k == "auto" else Reason.ASKED
         drafts = (("own", "ngram")[len(steps) % 2] if spec.drafts == "auto" else spec.drafts) or "own"

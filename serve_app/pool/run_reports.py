@@ -7,10 +7,11 @@ from typing import Any
 
 from router.plan import Plan
 from router.runs.summary import FINISH_REASONS, RunReport
+from router.signs import NO_SIGNS, Signs
 
 
-def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
-    """Return the report of a finished request, from its plan and the data of its `metrics` event."""
+def run_report(plan: Plan, metrics: Mapping[str, Any], signs: Signs = NO_SIGNS) -> RunReport:
+    """Return the report of a finished request, from its plan, its `metrics` event and how its answer went."""
     reason = metrics["finish_reason"]
     return RunReport(
         tier=plan.tier,
@@ -25,5 +26,6 @@ def run_report(plan: Plan, metrics: Mapping[str, Any]) -> RunReport:
         energy_wh=metrics["energy"]["wh"],
         cost_usd=metrics["cost_usd"],
         energy_is_measured=metrics["energy"]["source"] == "measured",
+        signs=signs,
         finish_reason=next((known for known in FINISH_REASONS if known == reason), "other"),
     )

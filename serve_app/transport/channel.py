@@ -25,6 +25,7 @@ from typing import Final, cast
 import msgspec
 
 from cluster.supervision import Supervised
+from router.signs import Signs
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted, Finished, HttpRun, TokenBatch
 from serve_app.transport.asgi_call import ResponseStart
@@ -50,8 +51,8 @@ _MESSAGES: Final[dict[int, type[Message]]] = {
     6: HttpRun,
 }
 _BATCH: Final = 7
-_BATCH_HEAD: Final = struct.Struct(">dI")
-"""Of a `TokenBatch`: `busy_s`, length of `ids` in bytes; then `ids` and `events`."""
+_BATCH_HEAD: Final = struct.Struct(">dI3d2Id")
+"""Of a `TokenBatch`: `busy_s`, length of `ids` in bytes, the `Signs`; then `ids` and `events`."""
 _KIND_OF: Final = {message: kind for kind, message in _MESSAGES.items()}
 _KEY_WAIT_S: Final = 5.0
 """A connection that has not sent its key by then is closed, s."""
@@ -150,7 +151,8 @@ def _frame(item: Item) -> bytes:
         return _HEADER.pack(len(item), _BYTES) + item
     if isinstance(item, TokenBatch):
         size = _BATCH_HEAD.size + len(item.ids) + len(item.events)
-        return _HEADER.pack(size, _BATCH) + _BATCH_HEAD.pack(item.busy_s, len(item.ids)) + item.ids + item.events
+        head = _BATCH_HEAD.pack(item.busy_s, len(item.ids), *item.signs)
+        return _HEADER.pack(size, _BATCH) + head + item.ids + item.events
     payload = msgspec.msgpack.encode(item)
     return _HEADER.pack(len(payload), _KIND_OF[type(item)]) + payload
 
@@ -355,9 +357,9 @@ class _Connection(asyncio.Protocol):
                 break
             payload = bytes(memoryview(buffer)[start + _HEADER.size : end])
             if kind == _BATCH:
-                busy_s, ids = _BATCH_HEAD.unpack_from(payload)
+                busy_s, ids, *signs = _BATCH_HEAD.unpack_from(payload)
                 ids += _BATCH_HEAD.size
-                stream.put(TokenBatch(payload[_BATCH_HEAD.size : ids], busy_s, payload[ids:]))
+                stream.put(TokenBatch(payload[_BATCH_HEAD.size : ids], busy_s, payload[ids:], Signs(*signs)))
             elif kind == _BYTES:
                 stream.put(payload)
             elif kind == _END:

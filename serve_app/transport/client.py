@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
@@ -57,6 +57,23 @@ class TierClient:
     def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
         """Send a request of the `/v1` routes to a tier's engine."""
         return cast(ResponseStream, self._call(tier, "http", call, call.sequences))
+
+    def wake(self, tier: TierName) -> Callable[[], object]:
+        """Have a replica of a tier started where none runs.
+
+        Returns:
+            A function that ends the wait for it. A replica that starts goes on starting.
+        """
+        response: DeploymentResponse = self._handles[tier].wake.remote()
+        waiting = asyncio.ensure_future(self._result(tier, response))
+
+        def over(waiting: asyncio.Task[None]) -> None:
+            if not waiting.cancelled():
+                waiting.exception()  # nobody waits for it: an answer only goes on there once the tier is warm
+            response.cancel()
+
+        waiting.add_done_callback(over)
+        return waiting.cancel
 
     def _call(
         self, tier: TierName, method: str, argument: object, sequences: int = 1, *, resumes: bool = False

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from router.registry import TierName
 from serve_app.api.errors import ApiError, incomplete_stream
 from serve_app.engine.interface import ID_BYTES, NOT_RESUMABLE, Admitted, Finished, HttpRun, Leg, Resume, TokenBatch
 from serve_app.transport.asgi_call import ResponseStart
@@ -22,6 +23,8 @@ from serve_app.transport.client import GenerationStream, ResponseStream
 from serve_app.transport.patience import MOST_REPEATS, PAUSE_S, Patience
 from serve_app.transport.stream import TICK, Tick
 
+HANDED_OVER: Final = "handed_over"
+"""How a part ended that another tier goes on with."""
 LOST: Final = frozenset({"replica_lost", "engine_dead", "channel_failed", "stream_cut"})
 """Codes of errors that say nothing about the request: another replica can answer it."""
 FULL: Final = "overloaded"
@@ -44,12 +47,14 @@ class ResumingStream:
     """The items of one answer, with a `Resumed` where another replica goes on.
 
     Args:
+        tier: whose replicas answer.
         call: asks a replica, to go on from there, or from the beginning (None).
         until_s: monotonic clock after which nobody is asked again, s.
         clock: monotonic, s.
         on_lost: takes the code of the error of each replica that was lost, and another one is asked.
     """
 
+    tier: TierName
     call: Callable[[Resume | None], GenerationStream]
     until_s: float
     clock: Callable[[], float] = time.monotonic
@@ -59,6 +64,7 @@ class ResumingStream:
     _items: GenerationStream = field(init=False)
     _admitted: Admitted | None = field(default=None, init=False)
     """By the replica that answers now; None: none has taken the request."""
+    _prompt_tokens: int = field(default=0, init=False)
     _ids: bytearray = field(default_factory=bytearray, init=False)
     """Token ids delivered, packed."""
     _before: int = field(default=0, init=False)
@@ -92,6 +98,7 @@ class ResumingStream:
             self._busy_s = item.busy_s
         elif isinstance(item, Admitted):
             self._admitted = item
+            self._prompt_tokens = len(item.prompt_ids) // ID_BYTES
             self._patience.taken()
         elif isinstance(item, Finished):
             self._finished = True
@@ -131,7 +138,9 @@ class ResumingStream:
         self._resumes += 1
         self._cause = error.message
         if self.delivered > self._before:
-            self.legs.append(Leg(self._admitted.entry, self.delivered - self._before, self._busy_s, error.code))
+            self.legs.append(
+                Leg(self.tier, self._admitted.entry, self.delivered - self._before, self._busy_s, error.code)
+            )
         if self.delivered:
             ids = bytes(self._ids)
             self._resume = Resume(self._admitted.entry, self._admitted.prompt_ids, ids, self._resumes)
@@ -143,7 +152,7 @@ class ResumingStream:
         Its counts of drafts (`spec`) are those of its own part.
         """
         if self._admitted is not None:
-            self.legs.append(Leg(self._admitted.entry, last.completion_tokens, last.busy_s, "done"))
+            self.legs.append(Leg(self.tier, self._admitted.entry, last.completion_tokens, last.busy_s, "done"))
         busy_s = sum(leg.busy_s for leg in self.legs)
         # As if the first replicas had had as many requests beside this one as the last had.
         scale = busy_s / last.busy_s if last.busy_s > 0 else 1.0
@@ -156,6 +165,20 @@ class ResumingStream:
             # The lost replicas' joules as if their cards had drawn what the last one's did.
             energy=last.energy.of_more_busy_time(scale),
         )
+
+    async def hand_over(self) -> list[Leg]:
+        """Stop the replica that answers now, as another tier goes on; return which replica gave which part."""
+        await self.aclose()
+        if self._admitted is not None and self.delivered > self._before:
+            self.legs.append(
+                Leg(self.tier, self._admitted.entry, self.delivered - self._before, self._busy_s, HANDED_OVER)
+            )
+        return self.legs
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, as the last replica that took the request read it; 0: none has."""
+        return self._prompt_tokens
 
     @property
     def delivered(self) -> int:

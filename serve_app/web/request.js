@@ -5,12 +5,13 @@ import { byId } from "./dom.js";
 /** @import {InferenceRequest} from "./types.js" */
 /** @import {Dial} from "./dial.js" */
 
-/** The prompt, the limits, the goal and the drafts. The dials are `Dial`'s. */
+/** The prompt, the limits, the goal, the drafts, and what happens where the answer goes wrong. The dials are `Dial`'s. */
 export class RequestForm {
   #dial;
   #form = byId("form", HTMLFormElement);
   #prompt = byId("prompt", HTMLTextAreaElement);
   #goal = byId("goal", HTMLSelectElement);
+  #escalate = byId("escalate", HTMLSelectElement);
   #maxTokens = byId("max_tokens", HTMLInputElement);
   #drafts = byId("drafts", HTMLInputElement);
   #reasoning = byId("reasoning", HTMLInputElement);
@@ -40,8 +41,16 @@ export class RequestForm {
       ...(Object.keys(constraints).length && { constraints }),
       ...(this.#maxTokens.value && { max_tokens: this.#maxTokens.valueAsNumber }),
       ...(this.#drafts.value && { spec: { k: this.#drafts.valueAsNumber } }),
+      ...this.#escalation(),
       ...(!this.#reasoning.checked && { reasoning: false }),
     };
+  }
+
+  /** @returns {{escalate?: string, rewrite?: boolean}} */
+  #escalation() {
+    const { value } = this.#escalate;
+    if (value === "auto" || value === "rewrite") return { escalate: "auto", rewrite: value === "rewrite" };
+    return value ? { escalate: value } : {};
   }
 
   #wrongOption() {
@@ -52,7 +61,8 @@ export class RequestForm {
   draw() {
     this.#goal.disabled = this.#dial.mode === "manual";
     const fields = [...this.#limits, this.#maxTokens, this.#drafts].filter(({ value }) => value).length;
-    const set = fields + (this.#goal.value && !this.#goal.disabled ? 1 : 0) + (this.#reasoning.checked ? 0 : 1);
+    const chosen = this.#escalate.value ? 1 : 0;
+    const set = fields + chosen + (this.#goal.value && !this.#goal.disabled ? 1 : 0) + (this.#reasoning.checked ? 0 : 1);
     this.#set.textContent = set ? `${set} set` : "";
   }
 }

@@ -194,6 +194,8 @@ export interface InferenceRequest {
   max_tokens?: number;
   constraints?: Record<string, number>;
   spec?: { k: number | "auto" };
+  escalate?: string;
+  rewrite?: boolean;
   reasoning?: boolean;
 }
 

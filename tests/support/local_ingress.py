@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp
 
 from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
-from router.runs.summary import RunReport
+from router.runs.summary import HandedOver, RunReport
 from serve_app.api.ingress import Ingress
 from serve_app.api.request_metrics import RequestMetrics
 from serve_app.config import AppConfig
@@ -35,10 +36,19 @@ class LocalTiers:
     """Stands for `TierClient`: each tier has one stub engine."""
 
     def __init__(self, config: AppConfig) -> None:
+        self.asked: list[tuple[TierName, GenerationRequest]] = []
+        """Of `/api/inference`, in order."""
+        self.woken: list[TierName] = []
+        """Tiers that are waited for."""
         self._engines = {name: StubEngine(config.entry(name, None), 0, obeys_directives=True) for name in TIER_NAMES}
 
     def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+        self.asked.append((tier, request))
         return LocalStream(stream_items(self._engines[tier], request))
+
+    def wake(self, tier: TierName) -> Callable[[], None]:
+        self.woken.append(tier)
+        return partial(self.woken.remove, tier)
 
     def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
         engine = self._engines[tier]
@@ -58,9 +68,10 @@ class LocalIngress:
         self.config = config
         self.pool = FixedPool({name: TierState(running=1) for name in TIER_NAMES})
         self._ingress = ingress
-        self.use(LocalTiers(config))
+        self.tiers = LocalTiers(config)
+        self.use(self.tiers)
         ingress._pool = self.pool
-        self.reports: list[RunReport] = []
+        self.reports: list[RunReport | HandedOver] = []
         ingress._runs = cast(Any, SimpleNamespace(add=self.reports.append, work=ingress._runs.work))
         self.ingress, self.meter = ingress, RecordedMeter()
         ingress._counted = RequestMetrics(self.meter)

@@ -14,10 +14,12 @@ import pytest
 from router.agent.metering import Meter
 from router.agent.result import AgentResult
 from router.agent.settings import AgentSettings
+from router.escalation import Move
 from router.observation import ClusterGpus, GpuSupply, Learned, Observation, TierState, Watts
 from router.plan import plan
 from router.request import InferenceRequest
 from router.runs.summary import Recent, RunSummary
+from serve_app.api.escalation import Escalated
 from serve_app.api.sse import config_data, metrics_data
 from serve_app.api.views import tiers_view
 from serve_app.engine.interface import DraftCount, Finished, Leg, SpecStats
@@ -68,11 +70,13 @@ def metrics() -> dict[str, Any]:
         admitted_s=0.0,
         first_token_s=None,
         ended_s=1.0,
-        legs=[Leg("entry", 1, 0.5, "done")],
+        legs=[Leg("eco", "entry", 1, 0.5, "done")],
     )
     settings = AgentSettings()
     meter = Meter(settings.prices, settings.budget_usd)
-    return data | {"agent": AgentResult.of("single_shot", settings.model, meter, 1.0, "text").metrics()}
+    escalated = Escalated(Move("climb", "balanced", "why"), "eco", 1, rewrite=False, applied=True)
+    agent = AgentResult.of("single_shot", settings.model, meter, 1.0, "text")
+    return data | {"agent": agent.metrics(), "escalation": escalated.metrics()}
 
 
 def tiers() -> dict[str, Any]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
+from router.registry import Escalate
 from router.request import Constraints, Goal, InferenceRequest
 from serve_app.engine.interface import Token
 from tests.unit.test_api_doc import PAGE, ROOT, documented
 
 TYPES = (ROOT / "serve_app/web/types.d.ts").read_text(encoding="utf-8")
-PLANNED = {"escalation"}
-"""Events of the contract that no server sends yet: the page is ready for them."""
 _OPEN = re.compile(r"(\w+)\??: (Array<)?\{$")
 _FIELD = re.compile(r"(\w+)\??: ([^;]+);$")
 
@@ -62,7 +62,7 @@ def test_the_page_knows_every_documented_event_and_no_other() -> None:
     known = set(
         re.findall(r"^  (\w+):", TYPES.split("export interface EventData {", 1)[1].split("}\n", 1)[0], re.MULTILINE)
     )
-    assert known == events | PLANNED
+    assert known == events
 
 
 def test_the_page_knows_every_field_of_a_token() -> None:
@@ -73,5 +73,12 @@ def test_the_page_sends_only_fields_that_a_request_has() -> None:
     assert set(fields("InferenceRequest")) <= set(InferenceRequest.model_fields)
     html = (ROOT / "serve_app/web/index.html").read_text(encoding="utf-8")
     assert set(re.findall(r'id="(\w+)"[^>]*data-limit', html)) == set(Constraints.model_fields)
-    goals = re.findall(r'<option value="(\w+)">', html)
-    assert tuple(goals) == Goal.__args__  # type: ignore[attr-defined]
+    assert options(html, "goal") == list(get_args(Goal))
+    # `rewrite` is `auto` with the field of that name.
+    assert options(html, "escalate") == [*get_args(Escalate), "rewrite"]
+
+
+def options(html: str, select: str) -> list[str]:
+    """The values of a select box, without that of nothing chosen."""
+    body = html.split(f'<select id="{select}"', 1)[1].split("</select>", 1)[0]
+    return re.findall(r'<option value="(\w+)">', body)

@@ -46,6 +46,7 @@ from cluster.gpu_environment import drop_unwritable_caches
 from cluster.observability.totals import VLLMS_METRICS
 from router.observation import Learned
 from router.registry import ChainEntry, DraftsChoice, Tier
+from router.signs import NO_SIGNS, SignReader
 from serve_app.api.spec_view import used_spec
 from serve_app.engine.energy.meter import EnergyBilling
 from serve_app.engine.http_runs import RunWatch, current_run
@@ -283,7 +284,10 @@ class VllmEngine:
             record = self._records.of(collector)
             yield admitted
             texts = TokenTexts(self._decoder(prompt_ids + before))
-            answer = AnswerTokens(self._reasoning_parser(), prompt_ids, before)
+            # Where it continues an answer, its thoughts are over: a parser that reads no prompt would not know.
+            parser = None if request.begun else self._reasoning_parser()
+            answer = AnswerTokens(parser, prompt_ids, before)
+            signs = SignReader() if request.watch else None
             completion_tokens = 0
             while not finished:
                 # vLLM merges all engine steps since the last item; the record keeps them apart.
@@ -294,10 +298,13 @@ class VllmEngine:
                 if completion.finish_reason == _FAILED:
                     raise EngineError("engine_failed", "the engine gave up the request", status=500, retryable=True)
                 completion_tokens += len(completion.token_ids)
-                _push(texts, completion, record.take_drafted(len(completion.token_ids)))
+                drafted = record.take_drafted(len(completion.token_ids))
+                _push(texts, completion, drafted, signs, shows_logprobs=request.logprobs)
                 released = texts.release(completion.text, finished)
                 if released:
-                    yield TokenStep(answer.of(released), [token.token_id for token in released], record.busy_s)
+                    ids = [token.token_id for token in released]
+                    seen = NO_SIGNS if signs is None else signs.signs
+                    yield TokenStep(answer.of(released), ids, record.busy_s, seen)
             self._records.bill(record)
             yield _finished(output, completion, len(prompt_ids), completion_tokens, record)
         finally:
@@ -315,13 +322,18 @@ class VllmEngine:
         refuses a chat before that if its characters cannot be few enough tokens.
         """
         state = (await self._fastapi()).state
+        messages = [{"role": message.role, "content": message.content} for message in request.messages]
+        if request.begun:
+            messages.append({"role": "assistant", "content": request.begun})
         chat = ChatCompletionRequest(
-            messages=[{"role": message.role, "content": message.content} for message in request.messages],
+            messages=messages,
+            add_generation_prompt=not request.begun,
+            continue_final_message=bool(request.begun),
             temperature=request.temperature,
             top_p=request.top_p,
             seed=request.seed,
             stop=list(request.stop),
-            logprobs=request.logprobs,
+            logprobs=request.logprobs or request.watch,
             stream=True,
             vllm_xargs=request.spec.to_arguments(request.category),
         )
@@ -479,10 +491,19 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown)
 
 
-def _push(texts: TokenTexts, completion: CompletionOutput, drafted: list[Drafted]) -> None:
+def _push(
+    texts: TokenTexts,
+    completion: CompletionOutput,
+    drafted: list[Drafted],
+    signs: SignReader | None,
+    *,
+    shows_logprobs: bool,
+) -> None:
     for position, token_id in enumerate(completion.token_ids):
         logprob = completion.logprobs[position][token_id].logprob if completion.logprobs else None
-        texts.push(token_id, logprob, *drafted[position])
+        if signs is not None:
+            signs.add(token_id, logprob, *drafted[position])
+        texts.push(token_id, logprob if shows_logprobs else None, *drafted[position])
 
 
 def _finished(

@@ -13,9 +13,10 @@ import pytest
 from router.observation import Observation, TierState
 from router.plan import plan
 from router.request import InferenceRequest
-from router.runs.summary import RunReport
+from router.runs.summary import HandedOver, RunReport
 from serve_app.api.errors import ApiError, Failure, overloaded
-from serve_app.api.inference import InferenceStream, generation_request
+from serve_app.api.inference import InferenceStream
+from serve_app.api.planning import generation_request
 from serve_app.api.stream_response import StreamResponse
 from serve_app.config import AppConfig
 from serve_app.engine.interface import Admitted, Finished, SpecStats, Token
@@ -51,7 +52,7 @@ class Case:
     def __post_init__(self) -> None:
         self.script: Script[StreamItem] = Script(self.items)
         self.pool = FixedPool({"eco": self.state})
-        self.reports: list[RunReport] = []
+        self.reports: list[RunReport | HandedOver] = []
 
     def stream(self) -> InferenceStream:
         request = InferenceRequest.model_validate({"prompt": "Hello", "mode": "manual", "power": 10} | self.fields)
@@ -59,7 +60,9 @@ class Case:
             "r1",
             request,
             plan(request, self.pool.observation, self.config),
-            ResumingStream(lambda _: LocalStream(self.script.stream()), math.inf, asyncio.get_running_loop().time),
+            ResumingStream(
+                "eco", lambda _: LocalStream(self.script.stream()), math.inf, asyncio.get_running_loop().time
+            ),
             self.config,
             self.pool,
             asyncio.get_running_loop().time(),
@@ -137,6 +140,7 @@ async def test_a_finished_request_is_reported_with_its_metrics() -> None:
     case = Case(WHOLE)
     (metrics,) = only(await case.events(), "metrics")
     [report] = case.reports
+    assert isinstance(report, RunReport)
     assert (report.tier, report.category, report.finish_reason) == ("eco", "simple_question", "stop")
     assert (report.ttft_ms, report.total_ms) == (metrics["ttft_ms"], metrics["total_ms"])
     assert (report.completion_tokens, report.draft_tokens, report.accepted_tokens) == (3, 4, 1)
@@ -165,7 +169,7 @@ async def test_a_resumed_answer_waited_only_for_its_first_replica_and_teaches_no
     stream = case.stream()
     await stream.items.aclose()
     clock = asyncio.get_running_loop().time
-    stream.items = ResumingStream(lambda _: LocalStream(next(calls).stream()), math.inf, clock)
+    stream.items = ResumingStream("eco", lambda _: LocalStream(next(calls).stream()), math.inf, clock)
     events = sse_events(await collect(stream.events()))
     assert kinds(events)[-2:] == ["metrics", "done"]
     metrics = only(events, "metrics")[0]
@@ -237,7 +241,7 @@ async def test_a_full_cold_tier_refuses_before_the_response() -> None:
     stream = Case(WHOLE, TierState(starting=1)).stream()
     full: GenerationStream = ItemStream()
     full.end(overloaded("tier eco has too many requests waiting"))
-    stream.items = ResumingStream(lambda _: full, until_s=math.inf)
+    stream.items = ResumingStream("eco", lambda _: full, until_s=math.inf)
     with pytest.raises(ApiError, match="too many requests waiting"):
         await stream.admit()
 

@@ -79,7 +79,9 @@ class Streamed:
             "r1",
             self.request,
             made,
-            ResumingStream(lambda _: LocalStream(self.script.stream()), math.inf, asyncio.get_running_loop().time),
+            ResumingStream(
+                "eco", lambda _: LocalStream(self.script.stream()), math.inf, asyncio.get_running_loop().time
+            ),
             self.config,
             self.pool,
             asyncio.get_running_loop().time(),

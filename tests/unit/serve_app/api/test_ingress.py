@@ -217,6 +217,9 @@ class StubTiers:
     def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
         return LocalStream(self.unavailable(tier) or stream_items(self.engine(tier), request))
 
+    def wake(self, tier: TierName) -> Any:
+        raise AssertionError("no answer here needs a stronger tier")
+
     def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
         engine = self.engine(tier)
         return LocalStream(

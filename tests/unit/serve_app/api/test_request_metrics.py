@@ -213,7 +213,7 @@ async def test_a_request_that_another_tier_takes_is_one_request_with_two_plans(i
             raise ApiError("tier_unavailable", f"tier {tier} cannot start: no card", status=503, retryable=True)
         return tiers.generate(tier, request)  # type: ignore[arg-type]
 
-    ingress.ingress._tiers = SimpleNamespace(generate=refused)  # type: ignore[assignment]
+    ingress.ingress._tiers = SimpleNamespace(generate=refused, wake=None)  # type: ignore[assignment]
     pool.set("eco", TierState(running=1))
     response = await ingress.post("/api/inference", {"prompt": "What is the capital of France?"})
     assert metrics_of(response)["finish_reason"]

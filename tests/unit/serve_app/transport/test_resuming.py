@@ -61,14 +61,14 @@ async def read(stream: ResumingStream) -> list[object]:
 
 def stream_of(replicas: Replicas, until_s: float = 900.0) -> ResumingStream:
     loop = asyncio.get_running_loop()
-    return ResumingStream(replicas.call, loop.time() + until_s, loop.time)
+    return ResumingStream("eco", replicas.call, loop.time() + until_s, loop.time)
 
 
 async def test_an_answer_without_a_fault_is_one_leg() -> None:
     replicas = Replicas([ADMITTED, tokens(7, 8), tokens(9), finished(3)])
     stream = stream_of(replicas)
     assert await read(stream) == [ADMITTED, tokens(7, 8), tokens(9), finished(3)]
-    assert (replicas.asked, stream.legs) == ([None], [Leg("small", 3, 0.5, "done")])
+    assert (replicas.asked, stream.legs) == ([None], [Leg("eco", "small", 3, 0.5, "done")])
 
 
 async def test_a_lost_replica_is_replaced_from_the_last_token_on() -> None:
@@ -80,7 +80,7 @@ async def test_a_lost_replica_is_replaced_from_the_last_token_on() -> None:
     items = await read(stream)
     assert items[3:5] == [Resumed("replica_lost", LOST.message, 3), ADMITTED]
     assert replicas.asked == [None, Resume("small", ADMITTED.prompt_ids, pack_ids([7, 8, 9]), 1)]
-    assert stream.legs == [Leg("small", 3, 0.25, "replica_lost"), Leg("small", 1, 0.5, "done")]
+    assert stream.legs == [Leg("eco", "small", 3, 0.25, "replica_lost"), Leg("eco", "small", 1, 0.5, "done")]
     # Usage counts the answer as one, each part once.
     assert items[-1] == finished(4, busy_s=0.75, engine_s=1.5)
     assert replicas.all_closed

@@ -10,6 +10,7 @@ import openai
 import pytest
 from anthropic.types import MessageParam
 
+from router.runs.summary import RunReport
 from tests.support.agent_requests import CLAUDE_CODE, CLAUDE_CODE_HEADERS, CODEX
 from tests.support.api import Json
 from tests.support.app_config import app_config
@@ -214,5 +215,7 @@ async def test_runs_of_every_route_are_reported(api: LocalIngress, stream: bool)
         assert (await api.post(path, {"model": "eco", "stream": stream, **body})).status_code == 200
     assert (await api.post("/v1/messages/count_tokens", {"model": "eco", "messages": turns})).status_code == 200
 
-    assert [(run.tier, run.category, run.completion_tokens) for run in api.reports] == [("eco", "creative", 20)] * 4
-    assert all(0 < run.ttft_ms <= run.total_ms and run.finish_reason == "stop" for run in api.reports)
+    runs = [run for run in api.reports if isinstance(run, RunReport)]
+    assert len(runs) == len(api.reports)
+    assert [(run.tier, run.category, run.completion_tokens) for run in runs] == [("eco", "creative", 20)] * 4
+    assert all(0 < run.ttft_ms <= run.total_ms and run.finish_reason == "stop" for run in runs)
