@@ -84,6 +84,10 @@ class Ask:
     """Who drafts; None: as the engine does for all."""
     leave_after: int | None = None
     """Tokens after which the client leaves, which aborts the request; None: it stays."""
+    begun: str = ""
+    """The answer so far, which this one continues."""
+    watch: bool = False
+    """Whether to tell how the answer goes."""
     waits: bool = False
     """Sent only when the engine has taken the first request that does not wait, and works on it."""
 
@@ -128,6 +132,8 @@ class Reply:
     """Its share of the engine's busy time, s; of a client that left, until its last item."""
     busy_j: float | None = None
     """What it was billed by measurement, J; None: by the model."""
+    signs: tuple[float, ...] | None = None
+    """How it went: the fields of `Signs`; None: it had no token."""
 
     @property
     def ended_s(self) -> float:
@@ -174,6 +180,7 @@ class Reply:
             "steps": [StepTaken(*step) for step in data["steps"]],
             "core_steps": None if core is None else [(drafted, accepted) for drafted, accepted in core],
             "spec_drafts": {drafts: (made[0], made[1]) for drafts, made in data["spec_drafts"].items()},
+            "signs": None if data["signs"] is None else tuple(data["signs"]),
         }
         return cls(**{each.name: {**data, **parsed}[each.name] for each in fields(cls)})
 

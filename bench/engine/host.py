@@ -142,11 +142,14 @@ class Round:
             logprobs=False,
             spec=SpecParams(k=ask["k"], tau=ask["tau"], drafts=ask["drafts"]).resolve(self.entry.speculation)[0],
             category=ask["category"] or classify_prompt(ask["prompt"]).category,
+            begun=ask["begun"],
+            watch=ask["watch"],
         )
         if ask["waits"]:
             await self.taken.wait()
         began_s = time.monotonic()
-        reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "began_s": began_s - self.began_s}
+        reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "signs": None}
+        reply["began_s"] = began_s - self.began_s
         async with aclosing(self.engine.generate(request)) as items:
             await self._take(items, request_id, ask, reply, began_s)
         return reply | self.witness.take(request_id)
@@ -161,6 +164,7 @@ class Round:
                 reply["token_ids"] += [token.token_id for token in item.tokens]
                 reply["accepted"] += [token.spec_accepted for token in item.tokens]
                 reply["text"] += "".join(token.text for token in item.tokens)
+                reply["signs"] = item.signs
                 if len(reply["token_ids"]) >= ORDER_AFTER:
                     self.under_way.set()
                 if ask["leave_after"] is not None and len(reply["token_ids"]) >= ask["leave_after"]:

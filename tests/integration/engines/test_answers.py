@@ -7,10 +7,13 @@ Its chain entry has a chat template of its own, with arguments of its own, and i
 from __future__ import annotations
 
 import json
+import math
 import random
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import pytest
@@ -18,6 +21,7 @@ import pytest
 from bench.energy import equal, restless, spread, unbilled
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from cluster.profiles.reading import load_profile
+from router.signs import WINDOW
 from tests.support.e2e_app import MODEL
 
 CHAT: Final = "/v1/chat/completions"
@@ -97,6 +101,33 @@ def test_the_template_its_arguments_and_the_models_defaults_are_in_that_text(
 
     assert json.loads(same.body)["choices"][0]["text"] == answer.text
     assert json.loads(without_defaults.body)["choices"][0]["text"] != answer.text
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.6])
+def test_an_answer_that_is_begun_is_continued_as_if_it_had_not_been_interrupted(
+    engine: EngineProcess, answer: Reply, cut: float
+) -> None:
+    words = re.split(r"(?= )", answer.text)  # each with the space before it, as in its tokens
+    begun = "".join(words[: int(len(words) * cut)])
+    [rest] = engine.ask([Ask(PROMPT, max_tokens=TOKENS, begun=begun)]).replies
+    assert (begun + rest.text)[: len(answer.text)] == answer.text
+    assert rest.prompt_tokens > answer.prompt_tokens
+
+
+def test_a_watched_answer_is_the_same_and_says_how_sure_its_model_was(engine: EngineProcess, answer: Reply) -> None:
+    unwatched, [watched] = answer, engine.ask([Ask(PROMPT, max_tokens=TOKENS, watch=True)]).replies
+    assert (watched.text, watched.token_ids) == (unwatched.text, unwatched.token_ids)
+    assert unwatched.signs is not None
+    assert all(math.isnan(value) for value in unwatched.signs[:3])
+    assert watched.signs is not None
+    logprob, first, worst = watched.signs[:3]
+    assert worst <= min(logprob, first) <= max(logprob, first) <= 0
+
+    called = body(logprobs=True, top_logprobs=0)
+    [theirs] = engine.call([(CHAT, called)])
+    of_tokens = [each["logprob"] for each in json.loads(theirs.body)["choices"][0]["logprobs"]["content"]]
+    assert first == pytest.approx(fmean(of_tokens[:WINDOW]), abs=0.01)
+    assert logprob == pytest.approx(fmean(of_tokens[-WINDOW:]), abs=0.01)
 
 
 def test_a_seeded_sampled_request_gives_one_text_on_the_openai_routes_too(engine: EngineProcess) -> None:
