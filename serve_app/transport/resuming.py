@@ -137,14 +137,17 @@ class ResumingStream:
         assert self._admitted is not None
         self._resumes += 1
         self._cause = error.message
-        if self.delivered > self._before:
-            self.legs.append(
-                Leg(self.tier, self._admitted.entry, self.delivered - self._before, self._busy_s, error.code)
-            )
+        self._add_leg(error.code)
         if self.delivered:
             ids = bytes(self._ids)
             self._resume = Resume(self._admitted.entry, self._admitted.prompt_ids, ids, self._resumes)
         self._admitted, self._busy_s, self._before = None, 0.0, self.delivered
+
+    def _add_leg(self, ended_by: str) -> None:
+        """Add the part of a replica that was stopped or lost, if it delivered any."""
+        if self._admitted is not None and self.delivered > self._before:
+            tokens = self.delivered - self._before
+            self.legs.append(Leg(self.tier, self._admitted.entry, tokens, self._busy_s, ended_by))
 
     def _whole(self, last: Finished) -> Finished:
         """Return the end of the whole answer: the last replica knows of its own part alone.
@@ -169,10 +172,7 @@ class ResumingStream:
     async def hand_over(self) -> list[Leg]:
         """Stop the replica that answers now, as another tier goes on; return which replica gave which part."""
         await self.aclose()
-        if self._admitted is not None and self.delivered > self._before:
-            self.legs.append(
-                Leg(self.tier, self._admitted.entry, self.delivered - self._before, self._busy_s, HANDED_OVER)
-            )
+        self._add_leg(HANDED_OVER)
         return self.legs
 
     @property

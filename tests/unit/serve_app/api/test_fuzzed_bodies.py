@@ -11,8 +11,7 @@ from bench.fuzzing.bodies import nearly_valid
 from router.observation import Observation
 from serve_app.api.body import parse_inference, parse_json
 from serve_app.api.errors import ApiError, error_body
-from serve_app.api.inference import generation_request
-from serve_app.api.planning import planned
+from serve_app.api.planning import generation_request, planned
 from serve_app.api.v1.anthropic import COUNT_TOKENS, MESSAGES
 from serve_app.api.v1.body import parse_v1
 from serve_app.api.v1.openai import CHAT, COMPLETIONS, RESPONSES
