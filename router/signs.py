@@ -81,6 +81,8 @@ class SignReader:
         ids, place = self._ids, len(self._ids)
         if self._repeated and ids[place - self._period] == token_id:
             self._repeated += 1
+            if self._repeated >= 2 * self._period:
+                self._longest_loop = max(self._longest_loop, self._loop)
         else:
             # In a loop each token stood one round before, and the rarest of a round nowhere nearer.
             before = self._last_place.get(token_id)
@@ -88,7 +90,6 @@ class SignReader:
             self._repeated = 0 if before is None else 1
         ids.append(token_id)
         self._last_place[token_id] = place
-        self._longest_loop = max(self._longest_loop, self._loop)
 
     @property
     def _loop(self) -> int:

@@ -67,7 +67,13 @@ BROKEN: dict[str, Any] = {
 EXPLAINING: dict[str, Any] = {"agent": {"mode": "single_shot", "pause_s": 0}}
 PLANNING: dict[str, Any] = {
     "agent": {"mode": "multi_turn", "pause_s": 0, "timeout_s": 3.0},
-    "tiers": {"eco": {"max_ongoing_requests": 1}},
+    "tiers": {
+        "eco": {"max_ongoing_requests": 1},
+        # A stub serves any model. All other tiers have the same one, so this is the only stronger tier.
+        "ultra": {
+            "chain": [{"name": "other", "target": "smollm2-135m-instruct-early-exit-4", "max_model_len": 2048}],
+        },
+    },
 }
 
 

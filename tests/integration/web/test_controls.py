@@ -64,8 +64,9 @@ def test_every_option_is_sent(visit: Visit, server: PageServer) -> None:
         visit.element(name).fill(str(value))
     visit.element("max_tokens").fill("30")
     visit.element("drafts").fill("2")
+    visit.element("escalate").select_option("advise")
     visit.element("reasoning").uncheck()
-    expect(visit.element("options-set")).to_have_text("9 set")
+    expect(visit.element("options-set")).to_have_text("10 set")
     assert asked(visit, server) == {
         "prompt": "Hello. stub:tokens=3",
         "mode": "auto",
@@ -74,9 +75,20 @@ def test_every_option_is_sent(visit: Visit, server: PageServer) -> None:
         "constraints": limits,
         "max_tokens": 30,
         "spec": {"k": 2},
+        "escalate": "advise",
         "reasoning": False,
     }
     expect(visit.element("reason")).to_be_hidden()
+
+
+@pytest.mark.parametrize(("choice", "rewrite"), [("auto", False), ("rewrite", True)])
+def test_an_answer_that_climbs_goes_on_or_begins_anew(
+    visit: Visit, server: PageServer, choice: str, rewrite: bool
+) -> None:
+    visit.page.locator("summary").click()
+    visit.element("escalate").select_option(choice)
+    body = asked(visit, server)
+    assert (body["escalate"], body["rewrite"]) == ("auto", rewrite)
 
 
 def test_a_goal_goes_with_auto_only(visit: Visit, server: PageServer) -> None:
