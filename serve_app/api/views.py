@@ -130,6 +130,9 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
         "energy_measured": summary.energy_measured.mean if summary.energy_measured else None,
         "cost_usd": _mean(summary.cost_usd),
         "finish_reasons": dict(summary.finish_reasons),
+        "first_logprob": _mean(summary.first_logprob),
+        "worst_logprob": _mean(summary.worst_logprob),
+        "longest_loop": _mean(summary.longest_loop),
     }
 
 
