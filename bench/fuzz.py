@@ -43,7 +43,7 @@ take a few MB more or less from one measurement to the next."""
 MOST_FDS: Final = 8
 """More file descriptors than after the first measurement, of all processes: HAProxy keeps a few connections."""
 _SHOWN: Final = 20
-"""Faults that are printed."""
+"""Distinct faults that are printed."""
 
 
 def fuzz(server: Server, requests: int, seed: int) -> tuple[Tally, list[Footprint]]:
@@ -111,11 +111,12 @@ def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) ->
     print_report("What the server held", [held.row() for held in prints], made_by)
     print_report("In short", [figures], made_by)
     found = left(prints)
-    for line in (*tally.faults[:_SHOWN], *found):
+    shown = [*tally.distinct_faults()][:_SHOWN]
+    for line in (*shown, *found):
         print_line(line)
     if given.json is not None:
         held = [asdict(each) for each in prints]
-        kept = {"kinds": rows, "held": held, "left": found, "seed": given.seed, "first_faults": tally.faults[:_SHOWN]}
+        kept = {"kinds": rows, "held": held, "left": found, "seed": given.seed, "distinct_faults": shown}
         write_json(given.json, figures | kept, made_by)
     return 1 if tally.faults or found else 0
 

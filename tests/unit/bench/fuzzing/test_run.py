@@ -30,9 +30,9 @@ def test_answers_are_counted_by_kind_and_status_and_faults_name_their_request() 
     assert total == {
         **{"kind": "all", "requests": 4, "2xx, 3xx": 1, "4xx": 0, "503": 0, "other 5xx": 1, "no answer": 2, "hangs": 1},
     }
-    assert tally.faults == [
-        "request 1: 500 oops; sent b'GET / HTTP/1.1'",
-        "request 3: no end in time; sent b'y'",
+    assert list(tally.distinct_faults()) == [
+        "1 x 500 oops; request 1: b'GET / HTTP/1.1'",
+        "1 x no end in time; request 3: b'y'",
     ]
     figures = results(tally, STEADY)
     assert figures["slowest_s"] == 2.0
