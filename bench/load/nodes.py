@@ -24,8 +24,8 @@ from bench.load.processes import process_tree, stop_orphans, stop_tree
 from bench.load.servers import ServerError, app_config, free_port, get_json, get_status, ray_environment
 from bench.reporting.report import REPOSITORY
 
-_START_S: Final = 600.0
-"""Longest wait for the cluster, and then for the application, s: a busy machine may be ten times slower."""
+_START_S: Final = 1800.0
+"""Longest wait for the cluster, and then for the application, s: three engines took 11 minutes on a busy machine."""
 _BIN: Final = Path(sys.executable).parent
 _HEAD_CPUS: Final = 1
 """Of Ray: the ingress and the pool fit, a replica that takes more does not."""
