@@ -54,6 +54,8 @@ def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) ->
     shown = figures(soak)
     print_report("Streams and faults", [shown], made_by)
     print_line("\n".join(soak.log))
+    for kind, reason in faults.missing.items():
+        print_line(f"without the fault {kind}: {reason}")
     asked = {"stopped": soak.exercises.stopped, "parts": soak.exercises.parts, "accepted": soak.exercises.accepted}
     more = {"largest_tie": soak.tally.largest_tie, "faults": dict(soak.kills), "asked": asked}
     print_line(f"{more}")

@@ -20,7 +20,7 @@ from bench.load.nodes import Cluster
 from bench.load.processes import command_of, is_alive, process_tree
 from bench.load.servers import ServerError, get_json, replica_trees
 from bench.reporting.report import REPOSITORY
-from bench.soak.sockets import connections_to, shut_down
+from bench.soak.sockets import connections_to, shut_down, why_not
 from cluster.profiles.reading import merge
 
 TIER: Final = "eco"
@@ -61,10 +61,14 @@ class Faults:
     cluster: Cluster
     stub: bool
     draw: random.Random
+    missing: Mapping[str, str] = field(init=False)
+    """Kinds that cannot be had, and why."""
     _version: int = 0
     _shipped: Json = field(init=False)
 
     def __post_init__(self) -> None:
+        missing = {"socket": why_not(), "engine": "a stub engine has no process of its own" if self.stub else None}
+        self.missing = {kind: reason for kind, reason in missing.items() if reason is not None}
         self._shipped = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text(encoding="utf-8"))
 
     @property
@@ -81,7 +85,7 @@ class Faults:
             "redeploy": self.redeploy,
             "scale_in": self.scale_in,
         }
-        return {name: fault for name, fault in kinds.items() if not (self.stub and name == "engine")}
+        return {name: fault for name, fault in kinds.items() if name not in self.missing}
 
     async def engine(self) -> None:
         """SIGKILL an engine core: its replica ends with it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -14,10 +15,6 @@ from psutil import Process
 
 _PIDFD_GETFD: Final = 438
 """Number of the system call on every architecture of Linux; since 5.6."""
-
-
-class SocketsError(Exception):
-    """This machine does not let us."""
 
 
 def connections_to(server: Process, clients: Sequence[Process]) -> dict[Process, list[int]]:
@@ -50,17 +47,30 @@ def shut_down(process: Process, fds: Sequence[int]) -> None:
     """Shut these connections of a process down in both directions.
 
     Raises:
-        SocketsError: it needs the right to trace the process, which root has, and Linux 5.6.
+        OSError: it needs the right to trace the process, and Linux 5.6 (`why_not`).
     """
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    pidfd = os.pidfd_open(process.pid)
+    for fd in fds:
+        with socket.socket(fileno=_copy(process.pid, fd)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def why_not() -> str | None:
+    """Return why connections of a process that this one started cannot be shut down here; None: they can."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+        try:
+            os.close(_copy(child.pid, 0))
+        except OSError as error:
+            return f"connections of another process cannot be shut down here: {error.strerror}"
+    return None
+
+
+def _copy(pid: int, fd: int) -> int:
+    """Return a copy of another process's descriptor."""
+    pidfd = os.pidfd_open(pid)
     try:
-        for fd in fds:
-            copy = call(_PIDFD_GETFD, pidfd, fd, 0)
-            if copy < 0:
-                reason = os.strerror(ctypes.get_errno())
-                raise SocketsError(f"connections of another process cannot be shut down here: {reason}")
-            with socket.socket(fileno=copy) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
+        copy: int = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, fd, 0)
+        if copy < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return copy
     finally:
         os.close(pidfd)

@@ -25,7 +25,10 @@ def test_no_stream_is_lost_doubled_or_changed_in_ten_minutes(
         faults = Faults(nodes, stub=False, draw=random.Random(1))
         soak = asyncio.run(soaked(faults, STREAMS, PAUSE_S, SECONDS))
     with capsys.disabled():
-        sys.stdout.write(f"\n{figures(soak)}; {', '.join(soak.log)}; largest tie: {soak.tally.largest_tie}\n")
+        sys.stdout.write(
+            f"\n{figures(soak)}; largest tie: {soak.tally.largest_tie}; {', '.join(soak.log)}; "
+            f"without {dict(faults.missing)}\n"
+        )
     tally = soak.tally
     assert (tally.lost, tally.doubled, tally.differing) == (0, 0, tally.ties), tally.errors
     assert set(soak.kills) == set(faults.kinds)

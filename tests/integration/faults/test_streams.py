@@ -24,7 +24,7 @@ def test_no_stream_is_lost_doubled_or_changed_whatever_dies(capsys: pytest.Captu
         faults = Faults(nodes, stub=True, draw=random.Random(1))
         soak = asyncio.run(soaked(faults, STREAMS, PAUSE_S, seconds=None))
     with capsys.disabled():
-        sys.stdout.write(f"\n{figures(soak)}; {', '.join(soak.log)}\n")
+        sys.stdout.write(f"\n{figures(soak)}; {', '.join(soak.log)}; without {dict(faults.missing)}\n")
     tally = soak.tally
     assert (tally.lost, tally.doubled, tally.differing) == (0, 0, 0), tally.errors
     assert dict(soak.kills) == dict.fromkeys(faults.kinds, 1)
