@@ -19,7 +19,7 @@ An answer moves once at most.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, inf
+from math import exp, inf, nan
 from typing import Final, Literal, NamedTuple
 
 from router.observation import Observation
@@ -44,6 +44,8 @@ LASTS: Final = 16
 """Tokens for which an answer must stay unsure."""
 EVERY: Final = 8
 """Tokens between two judgements."""
+HOTTEST: Final = 1.0
+"""Sampling temperature above which log-probabilities say nothing: the unlikely tokens were asked for."""
 LEAST_LEFT: Final = 32
 """Tokens that the rest of an answer must be expected to have: for fewer no other model reads the prompt."""
 EASY: Final = -0.35
@@ -112,6 +114,13 @@ def _tail(recent: Recent | None) -> tuple[float, float]:
     return recent.mean - UPPER_Z * recent.deviation, recent.mean - UNSURE_Z * recent.deviation
 
 
+def comparable(signs: Signs, plan: Plan) -> Signs:
+    """Return the signs of an answer as far as they can be compared with those of others."""
+    if plan.sampling.temperature <= HOTTEST:
+        return signs
+    return signs._replace(logprob=nan, first=nan, worst=nan)
+
+
 def escalate_of(request: InferenceRequest, tier: Tier) -> Escalate:
     """Return what happens where an answer goes wrong: as the request says, else as its tier does.
 
@@ -152,6 +161,7 @@ class EscalationPolicy:
         if self._moved or now.tokens < self._next:
             return None
         self._next = now.tokens + EVERY
+        now = now._replace(signs=comparable(now.signs, self.plan))
         usual = bounds(self.plan, observation)
         doubt = self._doubt(now, usual)
         if doubt is None:

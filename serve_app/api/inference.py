@@ -12,6 +12,7 @@ from typing import Final
 from starlette.responses import Response
 
 from router.agent.result import AgentResult
+from router.escalation import comparable
 from router.plan import Plan, plan_on
 from router.request import InferenceRequest
 from router.runs.summary import HandedOver, RunReport
@@ -211,9 +212,11 @@ class InferenceStream:
 
     async def _escalate(self) -> AsyncIterator[bytes]:
         """Go on with another tier, or advise it, if the watch says so."""
-        if self.watch is None or self._first_token_s is None:
+        if self.watch is None:
             return
-        move = self.watch.move(self.arrived_s, self._first_token_s, self.items, self.pool.observation)
+        # A model that thinks may be in a loop before it answers.
+        first_token_s = time.monotonic() if self._first_token_s is None else self._first_token_s
+        move = self.watch.move(self.arrived_s, first_token_s, self.items, self.pool.observation)
         if move is None:
             return
         refusal = ""
@@ -250,8 +253,10 @@ class InferenceStream:
         self._earlier = await old.hand_over()
         # Of an answer with more parts the signs are of the last one.
         if self.report is not None and len(self._earlier) == 1:
-            self.report(HandedOver(self.plan.tier, self.plan.classification.category, self.watch.signs))
-        self.plan = plan
+            signs = comparable(self.watch.signs, self.plan)
+            self.report(HandedOver(self.plan.tier, self.plan.classification.category, signs))
+        self.watch.close()
+        self.plan, self.watch = plan, None
 
     async def _take_nothing(self) -> None:
         if self._taking is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from router.escalation import comparable
 from router.plan import Plan
 from router.runs.summary import FINISH_REASONS, RunReport
 from router.signs import NO_SIGNS, Signs
@@ -26,6 +27,6 @@ def run_report(plan: Plan, metrics: Mapping[str, Any], signs: Signs = NO_SIGNS) 
         energy_wh=metrics["energy"]["wh"],
         cost_usd=metrics["cost_usd"],
         energy_is_measured=metrics["energy"]["source"] == "measured",
-        signs=signs,
+        signs=comparable(signs, plan),
         finish_reason=next((known for known in FINISH_REASONS if known == reason), "other"),
     )

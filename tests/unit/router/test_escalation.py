@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from router.escalation import (
     Move,
     Progress,
     bounds,
+    comparable,
     escalate_of,
 )
 from router.observation import Observation, TierState
@@ -108,6 +109,16 @@ def test_with_few_past_answers_log_probabilities_say_nothing() -> None:
     usual = bounds(policy(state).plan, state)
     assert (usual.doubt_first, usual.doubt_worst, usual.unsure_worst) == (-inf, -inf, -inf)
     assert moves(policy(state), state, (64, UNSURE), (96, UNSURE)) == [None, None]
+
+
+def test_at_a_high_temperature_log_probabilities_say_nothing() -> None:
+    state = seen()
+    assert moves(policy(state, temperature=1.5), state, (64, UNSURE), (72, UNSURE), (80, UNSURE)) == [None] * 3
+    *_, move = moves(policy(state, temperature=1.0), state, (64, UNSURE), (72, UNSURE), (80, UNSURE))
+    assert move is not None
+    hot = comparable(UNSURE._replace(loop=5), policy(state, temperature=1.5).plan)
+    assert hot.loop == 5
+    assert isnan(hot.first)
 
 
 def test_a_category_with_enough_past_answers_counts_before_the_whole_tier() -> None:

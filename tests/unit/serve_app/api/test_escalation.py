@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -10,12 +12,12 @@ from router.escalation import EVERY, LASTS
 from router.observation import TierState
 from router.registry import TierName
 from router.runs.summary import HandedOver
-from router.signs import WINDOW
+from router.signs import WINDOW, Signs
 from serve_app.api.errors import overloaded
 from serve_app.api.escalation import SEAM_WITHIN
-from serve_app.engine.interface import GenerationRequest
+from serve_app.engine.interface import Admitted, GenerationRequest, TokenBatch, pack_ids
 from serve_app.transport.client import GenerationStream
-from serve_app.transport.stream import ItemStream
+from serve_app.transport.stream import ItemStream, LocalStream
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress, LocalTiers
 from tests.support.streams import sse_events
@@ -179,6 +181,30 @@ async def test_a_tier_that_does_not_take_it_in_time_is_left_alone(ingress: Local
     assert kinds(events).count("token") == 300
     assert closed == ["balanced"]
     assert only(events, "metrics")["escalation"]["reason"].endswith("it has not taken it within 2 s")
+
+
+async def test_thoughts_that_run_in_a_loop_are_left_before_anything_was_said(ingress: LocalIngress) -> None:
+    async def thoughts() -> AsyncGenerator[Any, None]:
+        yield Admitted("small-ngram", pack_ids([1, 2, 3]))
+        for step in range(1, 30):
+            yield TokenBatch(pack_ids([7] * 8), 0.01 * step, b"", Signs(loop=8 * step, longest_loop=8 * step))
+            await asyncio.sleep(0.01)
+
+    class Thinking(LocalTiers):
+        def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+            return LocalStream(thoughts()) if tier == "eco" else super().generate(tier, request)
+
+    tiers = Thinking(ingress.config)
+    ingress.use(tiers)
+    events = await answer(ingress)
+    seam, metrics = only(events, "escalation"), only(events, "metrics")
+    assert (seam["at_token"], seam["rewrite"]) == (0, False)
+    [(tier, asked)] = tiers.asked
+    assert (tier, asked.begun) == ("balanced", "")
+    thought = metrics["legs"][0]["completion_tokens"]
+    assert asked.max_tokens == 300 - thought
+    assert kinds(events).count("token") == 300 - thought
+    assert metrics["prompt_tokens"] == 3
 
 
 async def test_advice_is_a_trace_step_and_the_answer_stays(ingress: LocalIngress) -> None:
