@@ -181,13 +181,13 @@ class EngineDeployment:
     def _start_vllm(self, entry: ChainEntry) -> Engine:
         # The import takes seconds, and only this process needs it.
         try:
-            with serves_log_kept():
-                from serve_app.engine.vllm.engine import start_vllm
+            from serve_app.engine.vllm.engine import start_vllm
         except ImportError as error:
             raise EngineStartError(f"engine replicas are written for vLLM {VLLM_VERSION}: {error}") from error
 
         tier = self._config.tiers[self._tier_name]
-        return start_vllm(self._tier_name, tier, entry, self._config.speculation, self._model_path)
+        with serves_log_kept():
+            return start_vllm(self._tier_name, tier, entry, self._config.speculation, self._model_path)
 
     def _model_path(self, model: str) -> Path:
         return model_path(Path(self._config.models_dir), model)

@@ -1,4 +1,4 @@
-"""Serve's log outlives the import of a library that configures logging for itself."""
+"""Serve's log outlives an engine that configures logging for itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logging.handlers import MemoryHandler
 def serves_log_kept() -> Iterator[None]:
     """Give the handlers of Serve's logger their files back at the end of the block.
 
-    `logging.config.dictConfig`, which vLLM calls when it is imported, closes all handlers of the process. Serve's one
+    `logging.config.dictConfig`, which vLLM calls for a new engine, closes all handlers of the process. Serve's one
     holds records back for a file, and closed, it has no file any more: what the replica logs is lost, and Serve's
     controller, which asks for the file's name when it has restarted, gives up the replica with all its streams.
     """
