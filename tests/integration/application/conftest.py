@@ -27,7 +27,7 @@ from tests.support.raw_http import QUICK, connected, request
 # Those that wake a tier that others want cold, that look at what took its time meanwhile, that change what others see.
 LAST = (
     *("test_fallback", "test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_metrics"),
-    "test_stopping",
+    *("test_fuzz", "test_stopping"),
 )
 STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
 TIGHT: dict[str, Any] = {
