@@ -146,13 +146,13 @@ def arguments_of(profile: str, weak: str, strong: str) -> Json:
     return {"profile": profile, "inference_mode": "real", "tiers": tiers}
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     options = parser("bench.escalation", __doc__, quick="16 measured problems")
     options.add_argument("--models", required=True, metavar="A,B", help="two keys in the profile's `models`")
     options.add_argument("--prompts", type=Path, required=True, metavar="FOLDER", help="has gsm8k.jsonl")
     options.add_argument("--profile", default="local", help="a profile's name or file (default: local)")
-    given = options.parse_args(arguments)
+    given = options.parse_args(argv)
     weak, comma, strong = given.models.partition(",")
     if not comma or not weak or not strong or weak == strong:
         raise SystemExit(f"--models: got {given.models!r}, must be two different models with a comma between them")
@@ -174,7 +174,8 @@ def main(arguments: Sequence[str]) -> None:
     print_report(f"{weak}, and {strong}", rows, made_by)
     if given.json is not None:
         write_json(given.json, {"models": [weak, strong], "rows": rows}, made_by)
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

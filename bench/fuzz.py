@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -107,12 +107,12 @@ def results(tally: Tally, prints: Sequence[Footprint]) -> dict[str, Value]:
     }
 
 
-def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables; return 1 if there was any fault."""
     options = parser("bench.fuzz", __doc__, quick=f"{QUICK_REQUESTS} requests")
     options.add_argument("--requests", type=int, metavar="N", help=f"how many (default: {REQUESTS})")
     options.add_argument("--seed", type=int, default=1, metavar="N", help="of the requests (default: 1)")
-    given = options.parse_args(arguments)
+    given = options.parse_args(argv)
     requests = (QUICK_REQUESTS if given.quick else REQUESTS) if given.requests is None else given.requests
     if requests < 1:
         options.error(f"--requests: got {requests}, must be at least 1")
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) ->
     found = left(prints)
     shown = [*tally.distinct_faults()][:_SHOWN]
     for line in (*shown, *found):
-        print_line(line)
+        print(line)
     if given.json is not None:
         held = [asdict(each) for each in prints]
         kept = {"kinds": rows, "held": held, "left": found, "seed": given.seed, "distinct_faults": shown}
@@ -142,4 +142,4 @@ def settings() -> Json:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

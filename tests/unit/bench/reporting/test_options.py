@@ -62,7 +62,8 @@ def test_with_a_missing_module_the_benchmark_ends_at_once_and_says_what_to_run(
     with pytest.raises(SystemExit) as ended:
         import_module(module).main()
     assert ended.value.code == 1
-    assert capsys.readouterr().err == f"python -m {module} needs matplotlib, which `make install-dev` installs\n"
+    needed = ", ".join(NEEDS[module])
+    assert capsys.readouterr().err == f"python -m {module} needs {needed}, which `make install-dev` installs\n"
 
 
 def test_with_all_modules_the_benchmark_starts() -> None:
