@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -30,7 +31,9 @@ logger = logging.getLogger("ray.serve")
 
 StreamItem = Admitted | TokenBatch | Finished | Failure
 _ERROR: Final = b'data: {"error"'
-"""How vLLM's error event begins."""
+"""How vLLM's error event begins on OpenAI's routes."""
+_ERROR_EVENT: Final = re.compile(rb'(?:\A|(?<=\n\n))(?:data: \{"error"|event: error)')
+"""The same in the midst of a stream, and on Anthropic's routes: it does not say that the client may retry."""
 
 
 async def stream_items(engine: Engine, request: GenerationRequest) -> AsyncGenerator[StreamItem, None]:
@@ -63,6 +66,11 @@ async def http_items(
                     if item.status >= 500 and engine.dead:
                         yield _failure(engine)  # vLLM's 500 does not say that the client may retry
                         return
+                elif engine.dead and (error := _ERROR_EVENT.search(item)) is not None:
+                    if before := item[: error.start()]:
+                        yield before
+                    yield _failure(engine)
+                    return
                 elif (run := watch.take()) is not None:
                     yield run
                 yield item

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -110,6 +110,20 @@ async def test_the_http_application_of_a_dead_engine_says_that_the_client_may_re
     app = JSONResponse({"error": "EngineCore encountered an issue"}, 500)
     items = [item async for item in http_items(cast(Engine, ScriptedEngine([], dead=True)), app, CALL)]
     assert items == [Failure("engine_dead", "the engine has died", 503, True)]
+
+
+@pytest.mark.parametrize("error", [b'data: {"error": {"code": 500}}\n\n', b'event: error\ndata: {"type": "error"}\n\n'])
+@pytest.mark.parametrize("dead", [False, True])
+async def test_a_stream_of_the_http_application_whose_engine_dies_says_so_too(error: bytes, dead: bool) -> None:
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"data: {}\n\n"
+        yield error
+
+    app = StreamingResponse(pieces(), media_type="text/event-stream")
+    items = [item async for item in http_items(cast(Engine, ScriptedEngine([], dead=dead)), app, CALL)]
+    failure = Failure("engine_dead", "the engine has died", 503, True)
+    # Pieces that come together are one item.
+    assert items[1:] == ([b"data: {}\n\n", failure] if dead else [b"data: {}\n\n" + error])
 
 
 async def test_closing_it_midway_closes_the_engines_stream_at_once() -> None:
