@@ -46,6 +46,13 @@ def _refusal(status: int, code: str, message: str, retry: bool, rule: str = "htt
 
 _METHODS: Final = "GET HEAD POST PUT PATCH DELETE OPTIONS"
 """Of HTTP that routes may have. Others are refused here."""
+_NO_APPLICATION_HERE: Final = _refusal(
+    404, "not_found", "no application is served at this path", retry=False, rule="http-request return"
+)
+_NO_APPLICATION: Final = _refusal(
+    503, "overloaded", "no application is served at this moment", retry=True, rule="http-request return"
+)
+"""Instead, while there is none at all: its first replica starts, or Serve has lost it in a redeploy."""
 EDITS = (
     # With splice(2) HAProxy does not see the bytes. Most clients that left while they waited for a whole answer went
     # unnoticed (2.8.25, 4 of 6 tries), and their engines kept running.
@@ -90,7 +97,7 @@ EDITS = (
     # Of no application: also what is no path, as in `CONNECT host:port`.
     Edit(
         r" *http-request return status 404 content-type text/plain .*",
-        (_refusal(404, "not_found", "no application is served at this path", retry=False, rule="http-request return"),),
+        (_NO_APPLICATION_HERE,),
     ),
     Edit(r" *errorfile 504 .*", (_refusal(504, "timeout", "the ingress did not answer", retry=True),)),
 )
@@ -107,6 +114,8 @@ def edited(config: str) -> str:
         config, count = re.subn(rf"^{pattern}$", "\n".join(lines), config, flags=re.MULTILINE)
         if always and not count:
             raise ValueError(f"cluster/haproxy.py: Ray's HAProxy configuration has no line {pattern!r} any more")
+    if not re.search(r"^ *use_backend ", config, re.MULTILINE):
+        config = config.replace(_NO_APPLICATION_HERE, _NO_APPLICATION)
     return config
 
 

@@ -28,7 +28,19 @@ def host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rays_config(tmp_path: Path, host: str) -> str:
-    """Return what Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
+    """What Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
+    backend = rays.BackendConfig(
+        name="http-power-lever",
+        path_prefix="/",
+        app_name="power-lever",
+        servers=[rays.ServerConfig("replica", "127.0.0.1", 30000)],
+        fallback_server=rays.ServerConfig("proxy", "127.0.0.1", 8500),
+    )
+    return written(tmp_path, host, backend)
+
+
+def written(tmp_path: Path, host: str, *backends: rays.BackendConfig) -> str:
+    """What Ray writes for these applications."""
     folder = tmp_path / "ray"
     folder.mkdir()
     config = rays.HAProxyConfig(
@@ -40,14 +52,7 @@ def rays_config(tmp_path: Path, host: str) -> str:
         has_received_servers=True,
     )
     api = rays.HAProxyApi(cfg=config, config_file_path=str(folder / "haproxy.cfg"))
-    backend = rays.BackendConfig(
-        name="http-power-lever",
-        path_prefix="/",
-        app_name="power-lever",
-        servers=[rays.ServerConfig("replica", "127.0.0.1", 30000)],
-        fallback_server=rays.ServerConfig("proxy", "127.0.0.1", 8500),
-    )
-    api.set_backend_configs({backend.name: backend})
+    api.set_backend_configs({backend.name: backend for backend in backends})
     api._generate_config_file_internal()
     return (folder / "haproxy.cfg").read_text()
 
@@ -118,6 +123,13 @@ def test_what_no_application_serves_is_an_error_in_json(rays_config: str) -> Non
     answer = now[now.index("backend default_backend") + 1]
     assert answer.startswith("http-request return status 404 content-type application/json")
     assert r"\"code\": \"not_found\"" in answer
+
+
+def test_while_there_is_no_application_clients_may_retry(tmp_path: Path, host: str) -> None:
+    now = lines(edited(written(tmp_path, host)))
+    answer = now[now.index("backend default_backend") + 1]
+    assert answer.startswith("http-request return status 503 content-type application/json hdr Retry-After 5 ")
+    assert r"\"retryable\": true" in answer
 
 
 @pytest.fixture
