@@ -10,7 +10,7 @@ replica      SIGKILL of a replica: its engine core ends by itself
 sigterm      SIGTERM of a replica
 silence      SIGSTOP of a replica for 8 s: it is lost after 5 s, and goes on writing to nobody
 socket       the connections of a replica's streams to the ingress are shut down
-node         SIGSTOP of everything on a node for 8 s, then SIGKILL; another node comes
+node         SIGSTOP of everything on a node without an ingress replica for 8 s, then SIGKILL; another node comes
 controller   SIGKILL of Serve's controller, which Ray starts again
 redeploy     another version is deployed: the replicas are replaced, the ingress's too
 scale_in     a replica is taken away by another `autoscaling_config`, and brought back

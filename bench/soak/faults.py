@@ -115,9 +115,7 @@ class Faults:
 
     async def node(self) -> None:
         """Stop everything on a node, as if its network was gone, then kill it; another node comes."""
-        writing = {process.pid for process in self._writers()}
-        nodes = [node for node in self.cluster.workers if writing & {each.pid for each in process_tree(node.pid)}]
-        node: subprocess.Popen[bytes] = self.draw.choice(nodes)
+        node = self.draw.choice(self._nodes())
         tree = process_tree(node.pid)
         _send(signal.SIGSTOP, tree)
         await asyncio.sleep(SILENT_S)
@@ -176,8 +174,17 @@ class Faults:
         self.cluster.mend()
         if kind == "controller":
             return True
+        if kind == "node" and not self._nodes():
+            return False
         running, needed = self.running(), REPLICAS if kind in _WITH_ALL else 2
         return running >= needed and len(self._replicas()) >= needed and bool(self._writers())
+
+    def _nodes(self) -> list[subprocess.Popen[bytes]]:
+        """Return the workers on which a replica answers, and no ingress replica is: with that one its streams end."""
+        writing = {process.pid for process in self._writers()}
+        ingress = {process.pid for process in self._replicas("ingress")}
+        trees = [(node, {each.pid for each in process_tree(node.pid)}) for node in self.cluster.workers]
+        return [node for node, tree in trees if tree & writing and not tree & ingress]
 
     def _a_writer(self) -> Process:
         return self.draw.choice(sorted(self._writers(), key=lambda writer: writer.pid))
