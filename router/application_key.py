@@ -17,10 +17,10 @@ def application_key(env: Mapping[str, str]) -> str:
     """Return the key; empty: there is none.
 
     Raises:
-        ConfigError: it has signs that no key has.
+        ConfigError: it is not one word of the signs that keys have.
     """
     key = env.get(KEY_VARIABLE, "").strip()
-    if not (key.isascii() and key.isprintable()):
+    if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigError(f"{KEY_VARIABLE}: must be a key as `power-lever keys new` prints it")
     return key
 
@@ -29,7 +29,7 @@ def key_headers(env: Mapping[str, str]) -> dict[str, str]:
     """Return the header that sends the key; none where there is none.
 
     Raises:
-        ConfigError: it has signs that no key has.
+        ConfigError: it is not one word of the signs that keys have.
     """
     key = application_key(env)
     return {"authorization": f"Bearer {key}"} if key else {}

@@ -16,6 +16,7 @@ from router.errors import ConfigError
 from serve_app.auth.key_file import changing, load_keys, write_keys
 from serve_app.auth.keys import KEY_SCOPES, Key, KeyList, KeyScope, NewKey, make_key, utc_now
 from serve_app.auth.settings import DEFAULT_KEYS_FILE
+from serve_app.cli.numbers import FiniteRange
 
 _WIDE: Final = 10_000
 
@@ -56,6 +57,8 @@ def command() -> None:
 def new(path: Path, name: str, scope: KeyScope, expires: datetime | None) -> None:
     """Make a key and print it, once: only its hash is kept. Makes the file where there is none.
 
+    Keys that were revoked or expired more than 90 days ago are dropped from the file.
+
     \f
     Raises:
         ConfigError: there is a valid key of that name, or the file is wrong.
@@ -65,11 +68,11 @@ def new(path: Path, name: str, scope: KeyScope, expires: datetime | None) -> Non
     if expires_at is not None and expires_at <= now:
         raise ConfigError(f"--expires: got {expires_at:%Y-%m-%d}, must be a day to come")
     made = make_key(name, scope, now, expires_at)
-    with changing(path):
+    with changing(path, new=True):
         listed = load_keys(path) if path.exists() else KeyList(version=1)
         if any(key.valid(now) for key in listed.named(name)):
             raise ConfigError(f"name: there is a valid key {name!r} already: rotate or revoke it, or take another name")
-        write_keys(path, listed.replaced([made.key]))
+        write_keys(path, listed.with_new(made.key, now))
     _show(made)
 
 
@@ -82,7 +85,8 @@ def list_keys(path: Path) -> None:
     for column in ("id", "name", "scope", "state", "made", "expires"):
         table.add_column(column, no_wrap=True)
     for key in load_keys(path).keys:
-        expires = "-" if key.expires_at is None else f"{key.expires_at:%Y-%m-%d %H:%M}"
+        end = key.expires_at if key.overlap_ends_at is None else key.ends_at
+        expires = "-" if end is None else f"{end:%Y-%m-%d %H:%M}"
         table.add_row(key.id, key.name, key.scope, key.state(now), f"{key.created_at:%Y-%m-%d %H:%M}", expires)
     (Console() if sys.stdout.isatty() else Console(width=_WIDE)).print(table)
 
@@ -110,7 +114,7 @@ def revoke(path: Path, name_or_id: str) -> None:
 @click.argument("name_or_id", metavar="NAME|ID")
 @click.option(
     "--overlap-hours",
-    type=click.FloatRange(0, 24 * 90),
+    type=FiniteRange(0, 24 * 90),
     default=0.0,
     show_default=True,
     help="the old key stays valid for so long",
@@ -131,7 +135,7 @@ def rotate(path: Path, name_or_id: str, overlap_hours: float) -> None:
         made = make_key(old.name, old.scope, now, old.expires_at)
         ends_at = now + timedelta(hours=overlap_hours)
         ended = [_ending(key, now, ends_at) for key in keys]
-        write_keys(path, listed.replaced([*ended, made.key]))
+        write_keys(path, listed.replaced(ended).with_new(made.key, now))
     _show(made)
 
 
@@ -139,7 +143,8 @@ def _ending(key: Key, now: datetime, ends_at: datetime) -> Key:
     """Return a key that ends then, or before."""
     if ends_at <= now:
         return key.model_copy(update={"revoked_at": now})
-    return key.model_copy(update={"expires_at": min(ends_at, key.expires_at or ends_at)})
+    # Not as its expiry, which the next rotation hands on.
+    return key.model_copy(update={"overlap_ends_at": min(ends_at, key.overlap_ends_at or ends_at)})
 
 
 def _valid(listed: KeyList, name_or_id: str, now: datetime) -> list[Key]:

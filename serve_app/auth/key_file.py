@@ -19,24 +19,30 @@ from typing import Final
 
 from cluster.supervision import Supervised
 from router.errors import ConfigError
-from serve_app.auth.keys import KeyList, KeyRing, read_key_list
+from serve_app.auth.keys import MOST_KEYS, KeyList, KeyRing, read_key_list
 
 logger = logging.getLogger("ray.serve")
 
 READ_EVERY_S: Final = 1.0
 _READ_WITHIN_S: Final = 30.0
+MOST_BYTES: Final = 1_000_000
+"""Of a keys file, more than `MOST_KEYS` keys have: a larger one would hold up the event loop that reads it."""
 
 
 def read_keys(path: Path) -> bytes:
     """Return the bytes of a keys file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or is too large.
     """
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(raw) > MOST_BYTES:
+        raise ConfigError(f"{path}: is larger than {MOST_BYTES / 1e6:g} MB, which {MOST_KEYS} keys never are")
+    return raw
 
 
 def load_keys(path: Path) -> KeyList:
@@ -49,14 +55,21 @@ def load_keys(path: Path) -> KeyList:
 
 
 @contextlib.contextmanager
-def changing(path: Path) -> Iterator[None]:
+def changing(path: Path, *, new: bool = False) -> Iterator[None]:
     """Hold the lock of a keys file, for a change of it: a second command waits.
 
+    Args:
+        path: of the file.
+        new: it need not be there yet, and its folder is made.
+
     Raises:
-        ConfigError: its folder does not take files.
+        ConfigError: it cannot be read, or its folder does not take files.
     """
+    if not new:
+        read_keys(path)  # before a lock file is made in the wrong folder
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if new:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Not the file itself: a rename would replace it under a lock.
         with (path.parent / f".{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

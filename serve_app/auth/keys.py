@@ -12,9 +12,10 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 from pydantic import AwareDatetime, Field, ValidationError, field_validator
@@ -27,6 +28,10 @@ KEY_SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
 GRANTED: Final[Mapping[KeyScope, tuple[KeyScope, ...]]] = {"infer": ("infer",), "admin": ("infer", "admin")}
 """What a key of a scope may do."""
 ID: Final = r"[0-9a-f]{12}"
+ENDED_KEPT_FOR: Final = timedelta(days=90)
+"""How long a key that has ended stays in the file, so that whoever reads a log can tell whose it was."""
+MOST_KEYS: Final = 2000
+"""In a file: one of more is not made. Every ingress replica reads the file each second."""
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
 _SECRET_BYTES: Final = 32
 _KEY: Final = re.compile(rf"pl_({ID})_[A-Za-z0-9_-]{{43}}")
@@ -43,11 +48,20 @@ class Key(Frozen):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="Of the whole key, hexadecimal.")
     created_at: AwareDatetime = Field(description="When it was made.")
     expires_at: AwareDatetime | None = Field(default=None, description="From when on it is refused; null: never.")
+    overlap_ends_at: AwareDatetime | None = Field(
+        default=None, description="From when on it is refused as it was rotated; null: it was not, or at once."
+    )
     revoked_at: AwareDatetime | None = Field(default=None, description="When it was revoked; null: it was not.")
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """From when on it is refused, as it was revoked, expires or was rotated; None: never."""
+        ends = (self.revoked_at, self.expires_at, self.overlap_ends_at)
+        return min((end for end in ends if end is not None), default=None)
 
     def valid(self, now: datetime) -> bool:
         """Return whether it is neither revoked nor expired."""
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+        return self.revoked_at is None and (self.ends_at is None or now < self.ends_at)
 
     def state(self, now: datetime) -> str:
         """Return `valid`, `revoked` or `expired`."""
@@ -63,14 +77,25 @@ class KeyList(Frozen):
     @field_validator("keys")
     @classmethod
     def _ids_are_unique(cls, keys: tuple[Key, ...]) -> tuple[Key, ...]:
-        ids = [key.id for key in keys]
-        if twice := {one for one in ids if ids.count(one) > 1}:
+        if twice := [one for one, times in Counter(key.id for key in keys).items() if times > 1]:
             raise ValueError(f"each id must be there once, twice are {', '.join(sorted(twice))}")
         return keys
 
     def named(self, name_or_id: str) -> list[Key]:
         """Return the keys of a name, or the one of an id."""
         return [key for key in self.keys if name_or_id in (key.name, key.id)]
+
+    def with_new(self, key: Key, now: datetime) -> KeyList:
+        """Return the list with one more key, and without those that ended more than `ENDED_KEPT_FOR` ago.
+
+        Raises:
+            ConfigError: it has too many keys.
+        """
+        since = now - ENDED_KEPT_FOR
+        kept = [one for one in self.keys if one.ends_at is None or one.ends_at >= since]
+        if len(kept) >= MOST_KEYS:
+            raise ConfigError(f"there are {len(kept)} keys, must be at most {MOST_KEYS} with the new one: remove some")
+        return KeyList(version=self.version, keys=(*kept, key))
 
     def replaced(self, keys: Iterable[Key]) -> KeyList:
         """Return the list with these keys in the place of those with their ids, new ones at its end."""

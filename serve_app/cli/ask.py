@@ -16,7 +16,8 @@ from rich.text import Text
 from router.registry import Escalate
 from router.words import number
 from serve_app.cli.application import answer_events, url_option
-from serve_app.cli.request_options import FiniteRange, request_body, request_options
+from serve_app.cli.numbers import FiniteRange
+from serve_app.cli.request_options import request_body, request_options
 
 INTERRUPTED: Final = 130
 _ACCEPTED: Final = "underline"

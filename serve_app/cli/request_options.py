@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_args
@@ -12,6 +11,7 @@ import click
 
 from router.errors import ConfigError
 from router.request import LIMITS, Goal
+from serve_app.cli.numbers import FiniteRange
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _DIAL: Final = click.IntRange(0, 100)
@@ -22,19 +22,6 @@ _LIMIT_HELP: Final = {
     "max_energy_wh": "most energy of the answer, Wh",
     "max_co2_g": "most CO2 of the answer, g",
 }
-
-
-class FiniteRange(click.FloatRange):
-    """A range of numbers. `nan` is in every `click.FloatRange`, and neither it nor `inf` can be written in JSON."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; wrong usage where it is none or outside the range."""
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
-
-
 _LIMIT: Final = FiniteRange(min=0, min_open=True)
 
 

@@ -32,8 +32,9 @@ def welcome(url: str, dashboard: str | None, token: str | None, *, asks_for_key:
         token: the command that prints the token that it asks for; None: it asks for none.
         asks_for_key: whether the application asks for a key.
     """
-    key = f' -H "authorization: Bearer ${KEY_VARIABLE}"' if asks_for_key else ""
-    ask = f"curl -N {url}/api/inference{key} -H 'content-type: application/json' -d {shlex.quote(_EXAMPLE)}"
+    # Through a pipe, since every user of the machine sees a program's arguments; `echo` is the shell's own.
+    pipe, key = (f'echo "authorization: Bearer ${KEY_VARIABLE}" | ', " -H @-") if asks_for_key else ("", "")
+    ask = f"{pipe}curl -N {url}/api/inference{key} -H 'content-type: application/json' -d {shlex.quote(_EXAMPLE)}"
     lines = [f"  page   {url}/", f"  ask    {ask}"]
     if dashboard is not None:
         lines.append(f"  Ray    {dashboard}" + ("" if token is None else f", which asks for a token: {token}"))

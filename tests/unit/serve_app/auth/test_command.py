@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from serve_app.__main__ import main
-from serve_app.auth.key_file import load_keys
-from serve_app.auth.keys import KeyRing, utc_now
+from serve_app.auth.key_file import load_keys, write_keys
+from serve_app.auth.keys import MOST_KEYS, KeyList, KeyRing, make_key, utc_now
 from serve_app.auth.settings import AuthSettings
 
 
@@ -115,6 +115,75 @@ def test_the_old_key_stays_valid_for_the_overlap(keys: Keys) -> None:
     assert keys.names(old, new, after=timedelta(hours=2)) == [None, "alice"]
 
 
+@pytest.mark.parametrize("expires", [(), ("--expires", "2199-12-31")])
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_rotation_during_an_overlap_makes_a_key_that_outlives_it(
+    by_id: bool, expires: tuple[str, ...], keys: Keys
+) -> None:
+    old = keys.make("alice", "infer", *expires)
+    keys.run("rotate", "alice", "--overlap-hours", "2")
+    new = keys.run("rotate", old.split("_")[1] if by_id else "alice", "--overlap-hours", "3")[0].strip()
+    assert keys.names(old, new, after=timedelta(hours=1.9)) == ["alice", "alice"]
+    assert keys.names(old, new, after=timedelta(hours=2)) == [None, "alice"]
+    assert len({key.expires_at for key in load_keys(keys.path).keys}) == 1
+
+
+def test_a_key_that_is_rotated_for_good_takes_nothing_from_the_overlap_of_another(keys: Keys) -> None:
+    keys.make("alice")
+    second = keys.run("rotate", "alice", "--overlap-hours", "2")[0].strip()
+    keys.run("revoke", second.split("_")[1])
+    third = keys.run("rotate", "alice")[0].strip()
+    assert keys.names(third, after=timedelta(hours=3)) == ["alice"]
+
+
+def test_the_list_shows_when_an_overlap_ends(keys: Keys) -> None:
+    keys.make("alice", "infer", "--expires", "2199-12-31")
+    keys.run("rotate", "alice", "--overlap-hours", "2")
+    _, old, new = keys.run("list")[0].splitlines()
+    ends_at = load_keys(keys.path).keys[0].ends_at
+    assert ends_at is not None
+    assert old.endswith(f"{ends_at:%Y-%m-%d %H:%M}")
+    assert ends_at < utc_now() + timedelta(hours=2.1)
+    assert new.endswith("2199-12-31 00:00")
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "2161"])
+def test_an_overlap_is_a_number_of_hours_up_to_90_days(hours: str, keys: Keys) -> None:
+    keys.make("alice")
+    before = keys.path.read_bytes()
+    _, error = keys.run("rotate", "alice", "--overlap-hours", hours, code=2)
+    assert "Error: Invalid value for '--overlap-hours': " in error
+    assert keys.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", [("new", "--name", "carol", "--scope", "infer"), ("rotate", "bob")])
+def test_a_new_key_drops_those_that_ended_more_than_90_days_ago(verb: tuple[str, ...], keys: Keys) -> None:
+    now = utc_now()
+    before = now - timedelta(days=91)
+    ended = {
+        "revoked-before": {"revoked_at": before},
+        "expired-before": {"expires_at": before},
+        "rotated-before": {"overlap_ends_at": before, "expires_at": now + timedelta(days=9)},
+        "revoked-since": {"revoked_at": now - timedelta(days=89)},
+    }
+    made = [make_key(name, "infer", before).key.model_copy(update=update) for name, update in ended.items()]
+    keys.path.parent.mkdir()
+    write_keys(keys.path, KeyList(version=1, keys=(*made, make_key("bob", "infer", before).key)))
+    keys.run(*verb)
+    assert [key.name for key in load_keys(keys.path).keys][:-1] == ["revoked-since", "bob"]
+
+
+def test_a_file_that_is_full_takes_no_new_key_and_still_a_revocation(keys: Keys) -> None:
+    now = utc_now()
+    full = [make_key(f"key-{number}", "infer", now).key for number in range(MOST_KEYS)]
+    keys.path.parent.mkdir()
+    write_keys(keys.path, KeyList(version=1, keys=tuple(full)))
+    _, error = keys.run("new", "--name", "alice", "--scope", "infer", code=1)
+    assert error == "error: there are 2000 keys, must be at most 2000 with the new one: remove some\n"
+    keys.run("revoke", "key-7")
+    assert load_keys(keys.path).keys[7].revoked_at is not None
+
+
 @pytest.mark.parametrize("verb", ["revoke", "rotate"])
 def test_a_key_that_is_not_there_is_an_error_that_names_those_that_are(verb: str, keys: Keys) -> None:
     secret = keys.make("alice")
@@ -134,6 +203,7 @@ def test_a_day_of_expiry_must_be_to_come(keys: Keys) -> None:
 def test_without_a_file_it_is_an_error_in_one_line(arguments: tuple[str, ...], keys: Keys) -> None:
     _, error = keys.run(*arguments, code=1)
     assert error == f"error: {keys.path}: cannot be read: No such file or directory\n"
+    assert not keys.path.parent.exists()
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("new", "--name", "b", "--scope", "infer"), ("revoke", "a")])

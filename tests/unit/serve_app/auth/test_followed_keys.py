@@ -9,8 +9,8 @@ import pytest
 
 from router.errors import ConfigError
 from serve_app.auth import key_file
-from serve_app.auth.key_file import FollowedKeys, write_keys
-from serve_app.auth.keys import KeyList, NewKey, make_key, utc_now
+from serve_app.auth.key_file import FollowedKeys, load_keys, write_keys
+from serve_app.auth.keys import MOST_KEYS, KeyList, NewKey, make_key, utc_now
 from tests.support.real_loops import REAL_LOOPS
 
 pytestmark = REAL_LOOPS  # a thread reads the file
@@ -60,7 +60,7 @@ async def test_a_mounted_secret_changes_when_its_link_is_replaced(tmp_path: Path
     assert lets_in(followed, bob)
 
 
-@pytest.mark.parametrize("broken", [b"", b"{", b'{"version": 3}', None])
+@pytest.mark.parametrize("broken", [b"", b"{", b'{"version": 3}', b" " * 1_000_001, None])
 async def test_a_broken_or_missing_file_leaves_the_last_good_keys(broken: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     alice = made("alice")
@@ -97,3 +97,11 @@ async def test_it_reads_on_by_itself_and_says_what_is_wrong(tmp_path: Path, monk
     while not lets_in(followed, alice) or followed.work.trouble() is not None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     followed.work.stop()
+
+
+async def test_as_many_keys_as_may_be_made_never_make_a_file_that_is_too_large(tmp_path: Path) -> None:
+    now = utc_now()  # with microseconds
+    times = {"created_at": now, "expires_at": now, "overlap_ends_at": now, "revoked_at": now}
+    keys = (make_key("a" * 64, "admin", now).key.model_copy(update=times) for _ in range(MOST_KEYS))
+    write_keys(tmp_path / "keys.json", KeyList(version=1, keys=tuple(keys)))
+    assert len(load_keys(tmp_path / "keys.json").keys) == MOST_KEYS

@@ -59,7 +59,7 @@ def test_ask_shows_the_servers_refusal(
     assert "error: this server needs a valid key" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines", "a b"])
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_what_can_be_no_key_is_an_error_in_one_line(
     command: list[str], key: str, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

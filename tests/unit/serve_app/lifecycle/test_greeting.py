@@ -27,9 +27,9 @@ def test_the_first_lines_say_where_the_page_is_how_to_ask_and_how_to_stop() -> N
     ]
 
 
-def test_where_a_key_is_needed_the_line_to_ask_sends_the_one_of_the_environment() -> None:
+def test_where_a_key_is_needed_the_line_to_ask_sends_the_one_of_the_environment_and_not_as_an_argument() -> None:
     said = welcome("http://localhost:8000", None, None, asks_for_key=True)
-    sends = 'curl -N http://localhost:8000/api/inference -H "authorization: Bearer $POWER_LEVER_KEY" -H '
+    sends = 'echo "authorization: Bearer $POWER_LEVER_KEY" | curl -N http://localhost:8000/api/inference -H @- -H '
     assert sends in said
 
 
