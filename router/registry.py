@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from sustainability.factors import DEFAULT_ENERGY, EnergySettings
 
@@ -31,6 +31,14 @@ DraftTokens = Annotated[int, Field(ge=0, le=32, strict=True)] | Literal["auto"]
 Tau = Annotated[float, Field(ge=0, le=1, strict=True)] | Literal["auto"]
 """Acceptance rate (0-1) below which a request stops drafting; `auto`: below which drafts do not pay on this engine at
 this load, learned by category."""
+
+
+def _word_off(value: object) -> object:
+    return "off" if value is False else value
+
+
+YAML_OFF: Final = BeforeValidator(_word_off)
+"""For a config key that may be `off`: YAML 1.1 reads the bare word as false. A request is JSON, and must say "off"."""
 
 
 class Frozen(BaseModel):
@@ -251,7 +259,7 @@ class Tier(Frozen):
         default=None,
         description="Output speed of one stream, tokens/s, used until there are runs; null: the baseline's.",
     )
-    escalate: Escalate = Field(
+    escalate: Annotated[Escalate, YAML_OFF] = Field(
         default="advise",
         description="What happens where an answer of this tier goes wrong in mid-stream: `off`, nothing, and answers "
         "are not watched; `advise`, a trace step says which tier should go on; `auto`, that tier goes on. In manual "

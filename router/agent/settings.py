@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from router.registry import Frozen
+from router.registry import YAML_OFF, Frozen
 
 AgentMode = Literal["off", "auto", "single_shot", "multi_turn", "agent_sdk"]
 ActiveMode = Literal["single_shot", "multi_turn", "agent_sdk"]
@@ -30,7 +30,7 @@ class AgentPrices(Frozen):
 class AgentSettings(Frozen):
     """The router agent. It needs `ANTHROPIC_API_KEY` in the environment of the ingress."""
 
-    mode: AgentMode = Field(
+    mode: Annotated[AgentMode, YAML_OFF] = Field(
         default="auto",
         description="`single_shot`: Claude explains the router's choice, beside the answer; `multi_turn`, `agent_sdk`: "
         "Claude makes the choice first, within bounds; `off`: no agent; `auto`: `single_shot` if `ANTHROPIC_API_KEY` "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from router.registry import Frozen
+from router.registry import YAML_OFF, Frozen
 
 AuthMode = Literal["off", "keys"]
 ANY: Final = "*"
@@ -20,7 +20,7 @@ _ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s*A-Z]+")
 class AuthSettings(Frozen):
     """Who may use the application, and from where."""
 
-    mode: AuthMode = Field(
+    mode: Annotated[AuthMode, YAML_OFF] = Field(
         default="off",
         description="`keys`: every request but those for health and the page needs a key ([security](security.md)). "
         "`off`: nobody is asked, and the application refuses to listen beyond this machine.",

@@ -74,7 +74,7 @@ class Transcript:
     _in_line: bool = field(default=False, init=False)
     """Whether the answer's last line has no end yet."""
     _later: list[str] = field(default_factory=list, init=False)
-    """What was to be said in the middle of the answer's line."""
+    """What is to be said after the answer's line, or at its end."""
 
     def show(self, events: Iterator[Mapping[str, Any]]) -> int:
         """Show all events; return the exit code."""
@@ -90,29 +90,37 @@ class Transcript:
                         self._wait(data)
                     case "token":
                         self._token(data)
+                    case "trace":
+                        self._later += _advice(data)
                     case "escalation":
-                        self._end_line()
-                        self._note(_seam(data))
+                        self._show_seam(data)
                     case "metrics":
-                        self._end_line()
+                        self._end_answer()
                         self._note(_took(data))
                     case "error":
-                        self._end_line()
+                        self._end_answer()
                         self._err.print(Text(f"error: {printable(data['message'])} ({data['code']})", style="red"))
                         return 1
-            self._end_line()
-            for line in self._later:
-                self._note(line)
+            self._end_answer()
             return 0
         finally:
             self._end_wait()
 
-    def _note(self, line: str) -> None:
+    def _note(self, line: str, *, always: bool = False) -> None:
+        """Say it on stderr, after the answer's line; with `quiet` only what is `always` said."""
         if self._in_line:
             self._later.append(line)
-        elif not self.quiet:
+        elif always or not self.quiet:
             self._end_wait()
             self._err.print(Text(printable(line), style=_QUIET))
+
+    def _show_seam(self, seam: Mapping[str, Any]) -> None:
+        if seam["rewrite"]:
+            # What is on stdout cannot be taken back, so its reader must know, and see where the other answer begins.
+            self._end_line()
+            self._note(f"{seam['to_tier']} begins anew, the text above is withdrawn: {seam['reason']}", always=True)
+        else:
+            self._note(f"{seam['to_tier']} went on at token {seam['at_token']}: {seam['reason']}")
 
     def _wait(self, data: Mapping[str, Any]) -> None:
         line = waiting_line(data)
@@ -143,6 +151,12 @@ class Transcript:
             self._waiting.stop()
             self._waiting = None
 
+    def _end_answer(self) -> None:
+        self._end_line()
+        for line in self._later:
+            self._note(line)
+        self._later.clear()
+
     def _end_line(self) -> None:
         self._end_wait()
         if self._in_line:
@@ -166,9 +180,12 @@ def _who(config: Mapping[str, Any]) -> str:
     return f"{config['tier']}: {config['target_model']} on {config['gpu']}"
 
 
-def _seam(seam: Mapping[str, Any]) -> str:
-    does = "begins anew, the text above is withdrawn" if seam["rewrite"] else "goes on"
-    return f"{seam['to_tier']} {does}: {seam['reason']}"
+def _advice(trace: Mapping[str, Any]) -> list[str]:
+    """Return what a trace step says of another tier in mid-stream, if it does."""
+    result = trace["result"]
+    if trace["step"] != "escalate" or result.get("at_token") is None:
+        return []
+    return [f"advice: {result['to_tier']} should go on: {result['reason']}"]
 
 
 def _took(metrics: Mapping[str, Any]) -> str:

@@ -117,3 +117,7 @@ def test_a_whole_number_is_a_limit_and_a_temperature_too() -> None:
     body = {"prompt": "Hi", "temperature": 1, "constraints": {"max_total_ms": 5000}}
     request = InferenceRequest.model_validate(body)
     assert (request.temperature, request.constraints and request.constraints.max_total_ms) == (1.0, 5000.0)
+
+
+def test_off_is_a_word_in_a_request() -> None:
+    assert "Input should be 'off', 'advise' or 'auto'" in refusal({"prompt": "Hi", "escalate": False})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from router.errors import ConfigError
@@ -48,6 +49,22 @@ def test_yaml_beats_the_profile_key_by_key() -> None:
     assert changed.tiers["ultra"] == plain.tiers["ultra"]
     assert changed.limits.max_sequences == 9
     assert changed.limits.max_body_bytes == plain.limits.max_body_bytes
+
+
+def test_a_bare_off_in_yaml_is_the_word_in_every_key_that_may_be_off() -> None:
+    text = "{auth: {mode: off}, agent: {mode: off}, tiers: {eco: {escalate: off}, ultra: {escalate: 'off'}}}"
+    read = config(yaml.safe_load(text))
+    assert (read.auth.mode, read.agent.mode) == ("off", "off")
+    assert {name: tier.escalate for name, tier in read.tiers.items()} == {
+        "eco": "off",
+        "balanced": "advise",
+        "performance": "advise",
+        "ultra": "off",
+    }
+
+
+def test_a_bare_on_in_yaml_is_no_mode() -> None:
+    assert "agent.mode: Input should be 'off', 'auto'" in refusal(yaml.safe_load("agent: {mode: on}"))
 
 
 def test_the_environment_beats_yaml() -> None:

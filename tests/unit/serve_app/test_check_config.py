@@ -55,6 +55,14 @@ def test_a_profile_that_was_written_is_checked_by_itself(tmp_path: Path, capsys:
     assert capsys.readouterr().err.startswith(f"error: {path}: tiers.eco: gpus 1.2 must be a whole number")
 
 
+def test_a_bare_off_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.yaml"
+    args = "{profile: local, auth: {mode: off}, agent: {mode: off}, tiers: {eco: {escalate: off}}}"
+    path.write_text(f"http_options: {{host: 127.0.0.1}}\n{OURS}name: lever, args: {args}}}]\n")
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: lever: valid with profile local\n"
+
+
 def test_only_a_named_profile_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = serve_config(tmp_path, {"profile": "gpu"})
     assert main(["check", path]) == 0

@@ -218,6 +218,48 @@ def test_that_another_replica_went_on_is_said_after_the_answer(
     assert (captured.out, captured.err) == ("One two.\n", "the engine has died: 3 s\n")
 
 
+def seam(*, rewrite: bool) -> dict[str, Any]:
+    data = {"from_tier": "eco", "to_tier": "ultra", "reason": "it was unsure", "at_token": 1, "rewrite": rewrite}
+    return {"type": "escalation", "data": data}
+
+
+DONE = {"type": "done", "data": {"request_id": "1"}}
+
+
+@pytest.mark.parametrize(("flags", "said"), [([], "ultra went on at token 1: it was unsure\n"), (["--quiet"], "")])
+def test_a_seam_puts_nothing_into_the_answer(
+    flags: list[str], said: str, stream: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "Hi", "--url", stream(token("One"), seam(rewrite=False), token(" two."), DONE), *flags]) == 0
+    assert capsys.readouterr() == ("One two.\n", said)
+
+
+@pytest.mark.parametrize("flags", [[], ["--quiet"]])
+@pytest.mark.parametrize("before", ["One", "One\n"])
+def test_text_that_is_withdrawn_is_said_in_any_case_and_the_answer_begins_a_new_line(
+    before: str, flags: list[str], stream: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "Hi", "--url", stream(token(before), seam(rewrite=True), token("Two."), DONE), *flags]) == 0
+    said = "ultra begins anew, the text above is withdrawn: it was unsure\n"
+    assert capsys.readouterr() == ("One\nTwo.\n", said)
+
+
+def test_advice_in_mid_stream_is_said_at_the_end_also_before_an_error(
+    stream: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {"from_tier": "eco", "to_tier": "ultra", "reason": "it was unsure", "applied": False}
+    early, advice = (
+        {"type": "trace", "data": {"step": "escalate", "result": result | {"at_token": at}}} for at in (None, 1)
+    )
+    other = {"type": "trace", "data": {"step": "goal", "result": {"at_token": 1}}}
+    events = (early, other, token("One\n"), advice, token("two."))
+    said = "advice: ultra should go on: it was unsure\n"
+    assert main(["ask", "Hi", "--url", stream(*events, DONE)]) == 0
+    assert capsys.readouterr() == ("One\ntwo.\n", said)
+    assert main(["ask", "Hi", "--url", stream(*events, error("dead", "it died"))]) == 1
+    assert capsys.readouterr() == ("One\ntwo.\n", f"{said}error: it died (dead)\n")
+
+
 def test_a_cold_tier_says_what_it_waits_for(stream: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     waits = {"state": "loading", "waited_s": 5.1, "estimate_s": 30, "reason": None}
     done = {"type": "done", "data": {"request_id": "1"}}
