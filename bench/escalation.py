@@ -4,12 +4,13 @@ Problems with known answers (GSM8K), greedy, to this application with two models
 The first problems are not measured: A's answers to them teach the policy what is usual.
 
 weak      A, which only advises
-strong    B from the beginning
 climb     A with `escalate: auto`: B goes on with the text
 rewrite   the same, but B begins anew
+strong    B from the beginning
 
 right           share of right answers, with Wilson's 95% interval (`right_low`, `right_high`)
-climbed         share of the answers that B went on with (of `weak`: that it was advised for)
+climbed         share of the answers that B went on with
+advised         share of the answers for which that was advised, or tried
 cost_usd, wh, seconds, tokens    mean of an answer, of all its parts
 
     python -m bench.escalation --models A,B --prompts FOLDER [--profile FILE] [--quick] [--json FILE]
@@ -36,17 +37,18 @@ from bench.reporting.options import parser
 from bench.reporting.report import Value, print_report, provenance, write_json
 from cluster.profiles.reading import load_profile
 
-TEACHING: Final = 24
-"""Problems that are not measured: more than the policy needs to know what is usual."""
+TEACHING: Final = 40
+"""Problems that are not measured: more than the policy needs to know what is usual, which it slowly forgets."""
 MAX_TOKENS: Final = 320
 STREAMS: Final = 4
 ANSWERS_WITHIN_S: Final = 900.0
 WAYS: Final[dict[str, dict[str, Any]]] = {
     "weak": {"power": 0, "escalate": "advise"},
-    "strong": {"power": 100, "escalate": "off"},
     "climb": {"power": 0, "escalate": "auto"},
     "rewrite": {"power": 0, "escalate": "auto", "rewrite": True},
+    "strong": {"power": 100, "escalate": "off"},
 }
+"""In the order in which they run."""
 Json = dict[str, Any]
 
 
@@ -111,7 +113,8 @@ def row(name: str, problems: Sequence[Problem], read: Sequence[AnswerReader]) ->
         "right": right / count,
         "right_low": low,
         "right_high": high,
-        "climbed": sum(each["escalation"] is not None for each in metrics) / count,
+        "climbed": sum(each["escalation"] is not None and each["escalation"]["applied"] for each in metrics) / count,
+        "advised": sum(each["escalation"] is not None for each in metrics) / count,
         "cost_usd": fmean(each["cost_usd"] for each in metrics),
         "wh": fmean(each["energy"]["wh"] for each in metrics),
         "seconds": fmean(each["total_ms"] for each in metrics) / 1000,

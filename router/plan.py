@@ -201,7 +201,7 @@ def forecast(
 
 
 def plan_on(tier: TierName, made: Plan, request: InferenceRequest, observation: Observation, profile: Profile) -> Plan:
-    """Return a plan for a warm tier that goes on with an answer: trace and decision stay those of the beginning."""
+    """Return a plan for a warm tier that goes on with an answer: sampling, trace and decision stay as they began."""
     state = observation.tier(tier)
     entry = profile.entry(tier, state.active_entry)
     settings = engine_settings(request, made.classification.category, made.speed, entry, state)
@@ -209,7 +209,6 @@ def plan_on(tier: TierName, made: Plan, request: InferenceRequest, observation: 
         made,
         tier=tier,
         entry=entry,
-        sampling=settings.sampling,
         spec=settings.spec,
         warm=True,
         cold_start_s=0.0,

@@ -15,6 +15,10 @@ WINDOW: Final = 16
 """Tokens over which log-probabilities are averaged: of a single token it says little, since every name and number that
 a model had to choose has a low one. Our own choice."""
 
+HOPELESS: Final = -4.0
+"""Mean log-probability below which an answer is unsure whatever others were: of 55 tokens any might come next. No lower
+value is learned, so that many bad answers do not make bad ones usual. Our own choice."""
+
 
 class Signs(NamedTuple):
     """How an answer goes so far. NaN: not known; every comparison with it is false."""
@@ -27,8 +31,6 @@ class Signs(NamedTuple):
     """The lowest that it was."""
     loop: int = 0
     """Tokens at the end that say the same three times or more, perhaps without a part of the first time."""
-    longest_loop: int = 0
-    """The longest that it was."""
     acceptance: float = nan
     """Share of the drafted tokens that were accepted (0-1)."""
 
@@ -51,7 +53,6 @@ class SignReader:
     """The distance at which the last tokens stood before."""
     _repeated: int = 0
     """How many of the last tokens did."""
-    _longest_loop: int = 0
     _drafted: int = 0
     _accepted: int = 0
 
@@ -81,8 +82,6 @@ class SignReader:
         ids, place = self._ids, len(self._ids)
         if self._repeated and ids[place - self._period] == token_id:
             self._repeated += 1
-            if self._repeated >= 2 * self._period:
-                self._longest_loop = max(self._longest_loop, self._loop)
         else:
             # In a loop each token stood one round before, and the rarest of a round nowhere nearer.
             before = self._last_place.get(token_id)
@@ -105,6 +104,5 @@ class SignReader:
             first=self._first,
             worst=self._worst if full else nan,
             loop=self._loop,
-            longest_loop=self._longest_loop,
             acceptance=self._accepted / self._drafted if self._drafted else nan,
         )

@@ -15,7 +15,7 @@ from router.difficulty.categories import Category
 from router.registry import TierName
 from router.runs.statistics import NO_VALUES, Fading, HalfLife, kept_after
 from router.runs.summary import FINISH_REASONS, HandedOver, Recent, RunReport, RunSummary, TierRuns
-from router.signs import Signs
+from router.signs import HOPELESS, Signs
 
 HALF_LIFE = HalfLife(values=50.0, seconds=3600.0)
 """A run weighs half after 50 further ones of its tier and category, and after an hour: enough runs for a mean of
@@ -75,7 +75,6 @@ class _Quantities(NamedTuple):
     usd_per_hour: Fading = NO_VALUES
     first_logprob: Fading = NO_VALUES
     worst_logprob: Fading = NO_VALUES
-    longest_loop: Fading = NO_VALUES
 
     def with_values(self, values: Mapping[str, float]) -> _Quantities:
         """Return the statistics with one more value of each of these."""
@@ -107,7 +106,7 @@ def _of_signs(signs: Signs) -> dict[str, float]:
     """Return each quantity of an answer's signs; without log-probabilities of a whole window there is none."""
     if isnan(signs.first):
         return {}
-    return {"first_logprob": signs.first, "worst_logprob": signs.worst, "longest_loop": float(signs.longest_loop)}
+    return {"first_logprob": max(HOPELESS, signs.first), "worst_logprob": max(HOPELESS, signs.worst)}
 
 
 class _Cell(NamedTuple):

@@ -99,8 +99,7 @@ class RunSummary:
     """Cost charged to an answer over its time on the engine, USD per hour."""
     first_logprob: Recent | None = None
     worst_logprob: Recent | None = None
-    longest_loop: Recent | None = None
-    """Of the answers that were watched: `Signs.first`, `Signs.worst`, `Signs.longest_loop`."""
+    """Of the answers that were watched: `Signs.first` and `Signs.worst`, at least `HOPELESS`."""
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
     """Drafts that were verified, and those that were accepted; older ones count less."""

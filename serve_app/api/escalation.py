@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import time
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -23,10 +23,12 @@ from serve_app.transport.resuming import ResumingStream
 SEAM_WITHIN: Final = 32
 """Tokens within which an answer that is to go on elsewhere is left at the end of a clause, else wherever it is: two
 tokenizers cut a word differently, and a model that is given half a word may not complete it."""
-TAKEN_WITHIN_S: Final = 2.0
+TAKEN_WITHIN_S: Final = 1.0
 """A tier that has not taken the answer by then, s, does not get it."""
-_CLAUSE_ENDS: Final = ("Po", "Pe", "Pf")
-"""Unicode categories of characters: punctuation that neither opens nor connects."""
+_CLAUSE_END: Final = re.compile(r"[,;!?\u2026\u3001\u3002\uff01\uff0c\uff1b\uff1f\n]$|[^\W\d_]{2}\.$")
+"""What ends a clause or a line. A point only after a word, as it may stand in a number; no colon, as in an address."""
+_TAIL: Final = 3
+"""Characters that it looks at."""
 _EVENT: Final = b"data: "
 _EVENT_END: Final = b"\n\n"
 
@@ -98,9 +100,10 @@ class AnswerWatch:
     shown: int = field(default=0, init=False)
     """`token` events so far."""
     _events: list[bytes] = field(default_factory=list, init=False)
-    _coming: Move | None = field(default=None, init=False)
-    """Decided, and waiting for a seam."""
-    _seam_by: int = field(default=0, init=False)
+    _seam_by: int | None = field(default=None, init=False)
+    """Tokens by which it shall go on elsewhere; None: it need not."""
+    _is_over: bool = field(default=False, init=False)
+    """Advised once: there is nothing more to say."""
     _stop_waking: Callable[[], object] | None = field(default=None, init=False)
 
     @classmethod
@@ -119,7 +122,8 @@ class AnswerWatch:
             return None
         rewrite = tier.rewrite if request.rewrite is None else request.rewrite
         applies = escalate == "auto"
-        return cls(EscalationPolicy(request, plan, profile, advises=not applies), applies, rewrite, ask, wake)
+        policy = EscalationPolicy(request, plan, profile, advises=not applies, rewrites=rewrite)
+        return cls(policy, applies, rewrite, ask, wake)
 
     def saw(self, batch: TokenBatch) -> None:
         """Take what was given out."""
@@ -131,7 +135,7 @@ class AnswerWatch:
     def move(
         self, arrived_s: float, first_token_s: float, items: ResumingStream, observation: Observation
     ) -> Move | None:
-        """Return the move to make now: an advised one at once, another at the next seam; None: none.
+        """Return the move to make now: an advised one at once, another at a seam, if it is still right; None: none.
 
         Args:
             arrived_s: when the request arrived, s.
@@ -139,25 +143,35 @@ class AnswerWatch:
             items: the answer so far.
             observation: the state of the tiers.
         """
-        if self._coming is None:
-            progress = Progress(
-                tokens=items.delivered,
-                elapsed_ms=(self.clock() - arrived_s) * 1000,
-                ttft_ms=(first_token_s - arrived_s) * 1000,
-                busy_s=items.busy_s,
-                signs=self.signs,
-            )
+        if self._is_over or items.complete:
+            return None
+        progress = Progress(
+            tokens=items.delivered,
+            elapsed_ms=(self.clock() - arrived_s) * 1000,
+            ttft_ms=(first_token_s - arrived_s) * 1000,
+            busy_s=items.busy_s,
+            signs=self.signs,
+        )
+        if self._seam_by is None:
             move = self.policy.judge(progress, observation)
-            if move is None or not self.applies:
-                return move
+            if move is None:
+                return None
             if move.kind == "wake":
                 self._stop_waking = self.wake(move.to_tier)
                 return None
-            self._coming, self._seam_by = move, items.delivered + SEAM_WITHIN
-        if not (self.rewrites(self._coming) or items.delivered >= self._seam_by or self._is_seam()):
+            if not self.applies:
+                self._is_over = True
+                return move
+            self._seam_by = items.delivered + (0 if self.rewrites(move) else SEAM_WITHIN)
+        if items.delivered < self._seam_by and not self._is_seam():
             return None
-        move, self._coming = self._coming, None
-        return move
+        self._seam_by = None
+        move = self.policy.judge(progress, observation, at_once=True)
+        return None if move is None or move.kind == "wake" else move
+
+    def refused(self, tier: TierName) -> None:
+        """Note that a tier did not take the answer; another may."""
+        self.policy.refused.add(tier)
 
     def rewrites(self, move: Move) -> bool:
         """Return whether a move begins the answer anew; one for the sake of limits never does."""
@@ -177,8 +191,7 @@ class AnswerWatch:
         """
         if self.rewrites(move):
             return call
-        left = max(1, call.max_tokens - delivered)
-        return replace(call, begun=self.text(), max_tokens=left, max_tokens_is_explicit=False)
+        return replace(call, begun=self.text(), max_tokens=max(1, call.max_tokens - delivered))
 
     def close(self) -> None:
         """End the wait for a tier that was woken."""
@@ -188,10 +201,12 @@ class AnswerWatch:
 
     def _is_seam(self) -> bool:
         """Whether the text so far ends a clause, or there is none."""
-        if not self._events:
-            return True
-        last = "".join(_texts(self._events[-1]))[-1:]
-        return bool(last) and unicodedata.category(last) in _CLAUSE_ENDS
+        tail = ""
+        for events in reversed(self._events):
+            tail = "".join(_texts(events)) + tail
+            if len(tail) >= _TAIL:
+                break
+        return not tail or _CLAUSE_END.search(tail) is not None
 
 
 def _texts(events: bytes) -> list[str]:

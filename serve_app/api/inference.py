@@ -231,7 +231,10 @@ class InferenceStream:
                     if time.monotonic() > taken_by_s:
                         raise overloaded(f"it has not taken it within {TAKEN_WITHIN_S:g} s")
                     yield PING
+                if self.items.complete:
+                    raise overloaded("the answer has ended meanwhile")
             except ApiError as error:
+                self.watch.refused(move.to_tier)
                 refusal = f"{move.to_tier} does not go on with it: {error.message}"
         applied = self.watch.applies and not refusal
         rewrite = self.watch.rewrites(move)
@@ -311,7 +314,8 @@ class InferenceStream:
     def _explained(self, result: AgentResult) -> bytes:
         """Return the agent's trace step and the reasoning: the agent's, or the router's if the agent failed."""
         self._agent_result = result
-        step = result.trace_step(self.plan.tier)
+        # The explanation is of the plan, whichever tier has gone on since.
+        step = result.trace_step(self._earlier[0].tier if self._earlier else self.plan.tier)
         return trace_event(step) + reasoning_event(self.plan, result.text, "claude")
 
     def _failed(self, error: ApiError) -> bytes:

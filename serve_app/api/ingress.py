@@ -216,7 +216,7 @@ class Ingress:
                 tier,
                 lambda resume: self._ask(tier, replace(call, resume=resume), stub=body.mock),
                 until_s=record.arrived_s + self._config.limits.request_timeout_s,
-                on_lost=record.lost.append,
+                on_lost=partial(record.lose, tier),
             )
 
         watch = AnswerWatch.of(body, made, self._config, ask, self._tiers.wake)
@@ -281,7 +281,7 @@ class Ingress:
                 RepeatingStream(
                     partial(self._tiers.http, made.tier, engine_call(request, body, made, request_id)),
                     until_s=record.arrived_s + limits.request_timeout_s,
-                    on_lost=record.lost.append,
+                    on_lost=partial(record.lose, made.tier),
                 ),
                 self._config,
                 self._pool,

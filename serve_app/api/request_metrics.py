@@ -45,8 +45,8 @@ class RequestMetrics:
         tier, category = (plan.tier, plan.classification.category) if plan else (series.NONE, series.NONE)
         where = {"route": record.route, "tier": tier, "category": category, "code": code}
         self._meter.count(series.REQUESTS, 1, where)
-        for lost in record.lost:
-            self._meter.count(series.LOST, 1, {"tier": tier, "code": bounded("code", lost)})
+        for of_tier, lost in record.lost:
+            self._meter.count(series.LOST, 1, {"tier": of_tier, "code": bounded("code", lost)})
         if (escalated := record.escalated) is not None:
             went = {
                 "to": escalated.move.to_tier,

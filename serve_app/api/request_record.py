@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.plan import Plan
+from router.registry import TierName
 from serve_app.api.escalation import Escalated
 from serve_app.auth.keys import Key
 
@@ -49,8 +50,8 @@ class RequestRecord:
     ended_s: float = 0.0
     """Monotonic clock, s."""
     request_id: str = ""
-    lost: list[str] = field(default_factory=list)
-    """Codes of how replicas were lost that had the request, and another one was asked."""
+    lost: list[tuple[TierName, str]] = field(default_factory=list)
+    """Tier and code of how each replica was lost that had the request, and another one was asked."""
     key: Key | None = None
     """Of whoever sent it; None: no valid one was sent, or nobody was asked."""
     escalated: Escalated | None = None
@@ -61,6 +62,10 @@ class RequestRecord:
     def planned(self, plan: Plan) -> None:
         """Note a plan; what an earlier plan's tier said no longer counts."""
         self.plan, self.code = plan, None
+
+    def lose(self, tier: TierName, code: str) -> None:
+        """Note that a replica of a tier was lost."""
+        self.lost.append((tier, code))
 
     def finished(self, metrics: Mapping[str, Any], completion_tokens: int) -> None:
         """Note that the answer is complete."""

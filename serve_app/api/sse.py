@@ -161,12 +161,14 @@ def metrics_data(
     baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens) / batch
     instead = footprint(Hardware(1, baseline.active_watts, 0.0, baseline.price_usd_per_hour), baseline_s, place)
     saved = savings(used, instead)
+    made = max(finished.completion_tokens, sum(leg.completion_tokens for leg in legs))
     ttft_s = (ended_s if first_token_s is None else first_token_s) - arrived_s
     return {
         "ttft_ms": round(ttft_s * 1000, 3),
         "queue_ms": round((admitted_s - arrived_s) * 1000 + finished.queue_ms, 3),
         "total_ms": round((ended_s - arrived_s) * 1000, 3),
-        "tokens_per_sec": round(finished.completion_tokens / engine_s, 3) if engine_s > 0 else 0.0,
+        # With those that were withdrawn, which took their time.
+        "tokens_per_sec": round(made / engine_s, 3) if engine_s > 0 else 0.0,
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": finished.completion_tokens,
         "finish_reason": finished.finish_reason,

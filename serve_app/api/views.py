@@ -132,7 +132,6 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
         "finish_reasons": dict(summary.finish_reasons),
         "first_logprob": _mean(summary.first_logprob),
         "worst_logprob": _mean(summary.worst_logprob),
-        "longest_loop": _mean(summary.longest_loop),
     }
 
 

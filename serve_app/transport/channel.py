@@ -51,7 +51,7 @@ _MESSAGES: Final[dict[int, type[Message]]] = {
     6: HttpRun,
 }
 _BATCH: Final = 7
-_BATCH_HEAD: Final = struct.Struct(">dI3d2Id")
+_BATCH_HEAD: Final = struct.Struct(">dI3dId")
 """Of a `TokenBatch`: `busy_s`, length of `ids` in bytes, the `Signs`; then `ids` and `events`."""
 _KIND_OF: Final = {message: kind for kind, message in _MESSAGES.items()}
 _KEY_WAIT_S: Final = 5.0

@@ -176,6 +176,11 @@ class ResumingStream:
         return self.legs
 
     @property
+    def complete(self) -> bool:
+        """Whether the whole answer has arrived, though perhaps not been taken."""
+        return self._items.complete
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, as the last replica that took the request read it; 0: none has."""
         return self._prompt_tokens

@@ -63,6 +63,11 @@ class ItemStream(Generic[ItemT]):
         """Return the next item if it has arrived."""
         return self._items[0] if self._items else None
 
+    @property
+    def complete(self) -> bool:
+        """Whether all items have arrived, and no error after them."""
+        return self._ended and self._error is None
+
     def put(self, item: ItemT | Failure) -> None:
         """Add an item. A `Failure` is the end; after the end, items are dropped."""
         if isinstance(item, Failure):

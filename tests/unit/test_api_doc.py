@@ -82,7 +82,7 @@ def metrics() -> dict[str, Any]:
 def tiers() -> dict[str, Any]:
     recent = Recent(1.0, 1.0, 1.0)
     measured = {"ttft_ms", "engine_ttft_ms", "total_ms", "tokens_per_s", "completion_tokens", "energy_wh", "cost_usd"}
-    measured |= {"first_logprob", "worst_logprob", "longest_loop"}
+    measured |= {"first_logprob", "worst_logprob"}
     runs = RunSummary(runs=1.0, finish_reasons={NAME: 1.0}, **dict.fromkeys(measured, recent))  # type: ignore[arg-type]
     state = TierState(
         running=1, watts=Watts(), learned=Learned({NAME: 0.5}), recent=runs, recent_by_category={NAME: runs}

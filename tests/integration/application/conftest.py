@@ -71,6 +71,7 @@ PLANNING: dict[str, Any] = {
         "eco": {"max_ongoing_requests": 1},
         # A stub serves any model. All other tiers have the same one, so this is the only stronger tier.
         "ultra": {
+            "cold_start_s": 5.0,
             "chain": [{"name": "other", "target": "smollm2-135m-instruct-early-exit-4", "max_model_len": 2048}],
         },
     },

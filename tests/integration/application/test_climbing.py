@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.api import Answer, Api
 
 LOOPS = "Say something. stub:loop=0 stub:rate=25"
-"""Known as a loop after 4 s; a replica with a stub starts in some seconds."""
+"""Known as a loop after 5 s; a replica with a stub starts in some seconds."""
 ASKED = {"prompt": LOOPS, "mode": "manual", "power": 10, "max_tokens": 1500, "escalate": "auto"}
 
 
@@ -40,5 +40,5 @@ def test_a_warm_one_may_begin_anew(planning: Api) -> None:
     answer = planning.infer(**ASKED | {"rewrite": True, "max_tokens": 300, "prompt": LOOPS + " stub:rate=200"})
     before, after = before_and_after(answer)
     assert answer.one("escalation")["rewrite"] is True
-    assert len(before) >= 112
+    assert len(before) >= 144
     assert len(after) == answer.one("metrics")["completion_tokens"] == 300

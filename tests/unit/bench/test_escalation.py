@@ -43,10 +43,16 @@ def test_the_text_goes_on_after_a_seam_and_is_withdrawn_where_it_begins_anew() -
 
 
 def test_the_figures_are_means_over_all_parts_of_all_answers() -> None:
-    climbed = METRICS | {"escalation": SEAM, "legs": [{"completion_tokens": 20}, {"completion_tokens": 30}]}
+    climbed = METRICS | {
+        "escalation": SEAM | {"applied": True},
+        "legs": [{"completion_tokens": 20}, {"completion_tokens": 30}],
+    }
     answers = [read(token("#### 4"), ("metrics", METRICS)), read(token("#### 5"), ("metrics", climbed))]
     figures = row("climb", [Problem("2+2?", "4"), Problem("2+2?", "4")], answers)
     assert (figures["right"], figures["climbed"], figures["tokens"], figures["seconds"]) == (0.5, 0.5, 30, 3)
+    refused = METRICS | {"escalation": SEAM | {"applied": False}}
+    figures = row("climb", [Problem("2+2?", "4")], [read(token("#### 4"), ("metrics", refused))])
+    assert (figures["climbed"], figures["advised"]) == (0, 1)
     assert (figures["cost_usd"], figures["wh"]) == pytest.approx((0.02, 0.5))
 
 
@@ -80,11 +86,11 @@ def test_eco_serves_the_first_model_and_ultra_alone_the_second() -> None:
 )
 def test_wrong_models_are_said_before_anything_starts(models: str, message: str, tmp_path: Path) -> None:
     problem = json.dumps({"turns": ["2+2?"], "answer": "4"})
-    (tmp_path / "gsm8k.jsonl").write_text("\n".join([problem] * 40))
+    (tmp_path / "gsm8k.jsonl").write_text("\n".join([problem] * 60))
     with pytest.raises(SystemExit, match=message):
         main(["--models", models, "--prompts", str(tmp_path)])
 
 
 def test_too_few_problems_are_said_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="has 0 problems, more than 24 are needed"):
+    with pytest.raises(SystemExit, match="has 0 problems, more than 40 are needed"):
         main(["--models", "a,b", "--prompts", str(tmp_path)])

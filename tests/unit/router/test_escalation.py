@@ -14,7 +14,7 @@ from router.escalation import (
     EASY,
     ENOUGH_RUNS,
     LASTS,
-    SHORTEST_LOOP,
+    LOOP,
     EscalationPolicy,
     Move,
     Progress,
@@ -26,8 +26,10 @@ from router.observation import Observation, TierState
 from router.plan import plan
 from router.registry import TIER_NAMES, Profile, TierName
 from router.request import InferenceRequest
+from router.runs.history import RunRecord
 from router.runs.summary import Recent, RunSummary
-from router.signs import WINDOW, Signs
+from router.signs import HOPELESS, WINDOW, Signs
+from tests.support.runs import run
 from tests.unit.router.profiles import profile_data, small_profile
 from tests.unit.router.strategies import observations
 
@@ -36,7 +38,6 @@ USUAL = RunSummary(
     runs=ENOUGH_RUNS,
     first_logprob=Recent(-1.0, 0.5, ENOUGH_RUNS),
     worst_logprob=Recent(-2.0, 0.5, ENOUGH_RUNS),
-    longest_loop=Recent(0.0, 0.0, ENOUGH_RUNS),
 )
 """In doubt under -2.64 (at the beginning -1.64), unsure under -2.98 (-1.98)."""
 FINE, DOUBTFUL, UNSURE = Signs(-0.6, -0.6, -0.6), Signs(-2.7, -0.6, -2.7), Signs(-3.5, -0.6, -3.5)
@@ -131,20 +132,18 @@ def test_a_category_with_enough_past_answers_counts_before_the_whole_tier() -> N
 
 def test_an_answer_that_repeats_itself_climbs_whatever_is_known() -> None:
     state = seen(runs=RunSummary())
-    loop = Signs(-0.01, -0.5, -0.5, loop=2 * SHORTEST_LOOP)
+    loop = Signs(-0.01, -0.5, -0.5, loop=2 * LOOP)
     *_, move = moves(policy(state), state, (120, loop), (120 + LASTS, loop))
     assert move is not None
-    assert (move.kind, move.reason) == ("climb", "it has repeated itself for 96 tokens")
+    assert (move.kind, move.reason) == ("climb", "it has repeated itself for 128 tokens")
 
 
-def test_where_answers_usually_repeat_themselves_a_repetition_is_none() -> None:
-    state = seen(runs=replace(USUAL, longest_loop=Recent(150.0, 50.0, ENOUGH_RUNS)))
-    loop = Signs(-0.01, -0.5, -0.5, loop=2 * SHORTEST_LOOP)
-    assert moves(policy(state), state, (120, loop), (160, loop)) == [None, None]
+QUICK = {"cold_start_s": 1.0}
+"""Of a cold tier: an answer of 256 tokens takes 5 s."""
 
 
 def test_a_cold_tier_is_woken_at_the_first_doubt_once_and_never_waited_for() -> None:
-    cold = seen(warm=("eco",))
+    cold = seen(warm=("eco",), balanced=QUICK)
     judge = policy(cold)
     course = [(64, DOUBTFUL), (72, UNSURE), (80, UNSURE), (88, UNSURE), (96, UNSURE)]
     first, *others = moves(judge, cold, *course)
@@ -157,13 +156,85 @@ def test_a_cold_tier_is_woken_at_the_first_doubt_once_and_never_waited_for() -> 
     assert (move.kind, move.to_tier) == ("climb", "balanced")
 
 
-def test_a_warm_tier_farther_up_is_taken_before_a_cold_one_that_is_nearer() -> None:
-    state = seen(warm=("eco", "ultra"))
-    wake, *_, move = moves(policy(state), state, (64, UNSURE), (72, UNSURE), (80, UNSURE))
-    assert wake is not None
-    assert (wake.kind, wake.to_tier) == ("wake", "balanced")
+@pytest.mark.parametrize(
+    ("fields", "states"),
+    [
+        ({}, {}),  # it would be warm after 90 s
+        ({"constraints": {"max_cost_usd": 1e-6}}, {"balanced": QUICK}),
+        ({}, {"balanced": QUICK | {"failed": True}}),
+        ({"max_tokens": 90}, {"balanced": QUICK}),  # 26 tokens are left
+    ],
+    ids=["too slow", "over a limit", "failed", "nearly over"],
+)
+def test_a_cold_tier_that_could_not_help_is_not_woken(fields: dict[str, Any], states: dict[str, Any]) -> None:
+    cold = seen(warm=("eco",), **states)
+    assert moves(policy(cold, **fields), cold, (64, UNSURE), (72, UNSURE), (80, UNSURE)) == [None] * 3
+
+
+def test_a_warm_tier_farther_up_is_taken_and_no_cold_one_woken() -> None:
+    state = seen(warm=("eco", "ultra"), balanced=QUICK)
+    first, second, move = moves(policy(state), state, (64, UNSURE), (72, UNSURE), (80, UNSURE))
+    assert (first, second) == (None, None)
     assert move is not None
     assert (move.kind, move.to_tier) == ("climb", "ultra")
+
+
+def test_a_tier_that_lets_requests_wait_takes_none_over() -> None:
+    state = seen(balanced={"queue_wait_ms": 5000.0, "engine_waiting": 50})
+    *_, move = moves(policy(state), state, (64, UNSURE), (72, UNSURE), (80, UNSURE))
+    assert move is not None
+    assert move.to_tier == "performance"
+
+
+def test_where_a_tier_does_not_take_it_the_next_may() -> None:
+    state = seen()
+    judge = policy(state)
+    judge.refused.add("balanced")
+    *_, move = moves(judge, state, (64, UNSURE), (72, UNSURE), (80, UNSURE))
+    assert move is not None
+    assert move.to_tier == "performance"
+
+
+def test_many_bad_answers_do_not_make_bad_ones_usual() -> None:
+    record = RunRecord()
+    for number in range(400):
+        worst = -8.0 if number % 2 else -1.5
+        record.add(run(signs=Signs(worst, worst, worst)), now_s=float(number))
+    eco = record.summaries(400.0)["eco"]
+    state = seen(eco={"recent": eco.all, "recent_by_category": {}})
+    judge = policy(state)
+    assert bounds(judge.plan, state).unsure_worst == HOPELESS
+    *_, move = moves(judge, state, (64, Signs(-8.0, -8.0, -8.0)), (80, Signs(-8.0, -8.0, -8.0)))
+    assert move is not None
+
+
+def test_a_tier_must_have_room_for_prompt_text_and_rest() -> None:
+    state = seen(warm=("eco", "performance"))  # 512 tokens
+    course = [(200, UNSURE), (208, UNSURE), (216, UNSURE)]
+    assert moves(policy(state, max_tokens=600), state, *course) == [None] * 3
+    *_, move = moves(policy(state, max_tokens=300), state, *course)
+    assert move is not None
+    assert move.to_tier == "performance"
+
+
+def test_an_answer_that_begins_anew_takes_a_whole_answers_time() -> None:
+    runs = replace(USUAL, completion_tokens=Recent(200.0, 1.0, 1e6))
+    state = seen(runs=runs)
+    fields: dict[str, Any] = {"constraints": {"max_total_ms": 6_000}, "max_tokens": 220}
+    course = [(128, UNSURE), (136, UNSURE), (144, UNSURE)]
+    *_, goes_on = moves(policy(state, **fields), state, *course)
+    assert goes_on is not None
+    judge = policy(state, **fields)
+    judge.rewrites = True
+    assert moves(judge, state, *course) == [None] * 3
+
+
+def test_an_answer_that_begins_badly_climbs_by_the_beginnings_of_others() -> None:
+    state, signs = seen(), Signs(-2.2, -2.2, -2.2)
+    _, _, move = moves(policy(state), state, (16, signs), (24, signs), (32, signs))
+    assert move is not None
+    assert move.kind == "climb"
+    assert "one in ten of eco's answers begins below 19.4%" in move.reason
 
 
 def test_advice_does_not_need_a_warm_tier_and_wakes_none() -> None:
@@ -172,12 +243,6 @@ def test_advice_does_not_need_a_warm_tier_and_wakes_none() -> None:
     assert first is None
     assert move is not None
     assert (move.kind, move.to_tier) == ("climb", "balanced")
-
-
-def test_an_answer_moves_once() -> None:
-    state = seen()
-    judged = moves(policy(state), state, *((tokens, UNSURE) for tokens in range(64, 800, 8)))
-    assert sum(move is not None for move in judged) == 1
 
 
 def test_no_tier_goes_on_that_serves_the_same_model() -> None:
@@ -251,7 +316,6 @@ def test_an_easy_answer_that_is_about_to_break_a_limit_goes_on_with_a_weaker_tie
     assert move is not None
     assert (move.kind, move.to_tier) == ("descend", "performance")
     assert move.reason == "it is about to break max_total_ms (about 31000, allowed 25000), and its text is easy"
-    assert judge.judge(slow(200, EASY_TEXT), state) is None, "it moves once"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +343,7 @@ def test_every_move_is_to_another_tier_that_can_take_the_answer(
     state: Observation, logprob: float, loop: int, tokens: int, advises: bool
 ) -> None:
     judge = policy(state, advises=advises, power=40)
-    signs = Signs(logprob, logprob, logprob, loop, loop)
+    signs = Signs(logprob, logprob, logprob, loop)
     for more in (0, 8, 16, 24):
         move = judge.judge(at(tokens + more, signs), state)
         if move is not None:

@@ -12,7 +12,8 @@ from router.difficulty.categories import CATEGORIES
 from router.registry import TIER_NAMES
 from router.runs.history import RunRecord
 from router.runs.statistics import HalfLife
-from router.runs.summary import FINISH_REASONS, Recent, RunReport
+from router.runs.summary import FINISH_REASONS, HandedOver, Recent, RunReport
+from router.signs import HOPELESS, Signs
 from tests.support.runs import run
 
 HALF_LIFE = HalfLife(values=50, seconds=3600)
@@ -30,6 +31,20 @@ def record(*reports: RunReport, half_life: HalfLife = LONG) -> RunRecord:
 def mean(recent: Recent | None) -> float:
     assert recent is not None
     return recent.mean
+
+
+def test_half_an_answer_is_no_run_but_tells_how_answers_go() -> None:
+    kept = record(run(signs=Signs(first=-1.0, worst=-2.0)))
+    kept.add(HandedOver("eco", "math", Signs(first=-2.0, worst=-9.0)), 0.0)
+    summary = kept.summaries(0.0)["eco"].all
+    assert (summary.runs, mean(summary.total_ms)) == (1, 1100)
+    assert mean(summary.first_logprob) == pytest.approx(-1.5)
+    assert mean(summary.worst_logprob) == pytest.approx((-2.0 + HOPELESS) / 2), "nothing lower is learned"
+
+
+def test_an_answer_that_was_not_watched_says_nothing_of_that() -> None:
+    summary = record(run()).summaries(0.0)["eco"].all
+    assert (summary.first_logprob, summary.worst_logprob) == (None, None)
 
 
 def test_a_summary_of_one_run_has_what_it_measured() -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from router.escalation import EVERY, LASTS
 from router.observation import TierState
+from router.plan import plan
 from router.registry import TierName
+from router.request import InferenceRequest
 from router.runs.summary import HandedOver
 from router.signs import WINDOW, Signs
-from serve_app.api.errors import overloaded
-from serve_app.api.escalation import SEAM_WITHIN
-from serve_app.engine.interface import Admitted, GenerationRequest, TokenBatch, pack_ids
+from serve_app.api.errors import Failure, overloaded
+from serve_app.api.escalation import SEAM_WITHIN, AnswerWatch
+from serve_app.engine.interface import Admitted, GenerationRequest, Token, TokenBatch, pack_ids
 from serve_app.transport.client import GenerationStream
 from serve_app.transport.stream import ItemStream, LocalStream
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress, LocalTiers
-from tests.support.streams import sse_events
+from tests.support.real_loops import REAL_LOOPS
+from tests.support.streams import batch, sse_events
 
 LOOPS = "Say something. stub:loop=0 stub:rate=1000"
-"""An answer that repeats itself from the first token on: known as a loop after 96 tokens, left 16 later."""
+"""An answer that repeats itself from the first token on: known as a loop after 128 tokens, left 16 later."""
 ASKED: dict[str, Any] = {"prompt": LOOPS, "mode": "manual", "power": 10, "max_tokens": 300, "escalate": "auto"}
 STEP = 11
 """Most tokens of a step of eco: ten drafts and one more."""
@@ -62,7 +65,7 @@ async def test_the_stronger_tier_goes_on_with_the_text(ingress: LocalIngress) ->
     assert (data["from_tier"], data["to_tier"], data["rewrite"]) == ("eco", "balanced", False)
     assert data["reason"].startswith("it has repeated itself for")
     assert data["at_token"] == kinds(before).count("token")
-    assert 96 + LASTS <= data["at_token"] <= 96 + LASTS + SEAM_WITHIN + 2 * EVERY + 4 * STEP
+    assert 128 + LASTS <= data["at_token"] <= 128 + LASTS + SEAM_WITHIN + 2 * EVERY + 4 * STEP
 
     (first, asked_first), (second, asked_second) = ingress.tiers.asked
     assert (first, second) == ("eco", "balanced")
@@ -124,7 +127,7 @@ async def test_a_handed_over_answer_is_no_run_but_tells_how_it_went(ingress: Loc
     [report] = ingress.reports
     assert isinstance(report, HandedOver)
     assert report.tier == "eco"
-    assert report.signs.longest_loop >= 96
+    assert report.signs.loop >= 128
 
 
 async def test_with_rewrite_the_stronger_tier_begins_anew(ingress: LocalIngress) -> None:
@@ -146,7 +149,7 @@ async def test_an_answer_that_the_tier_does_not_take_goes_on_where_it_is(
             if tier == "eco":
                 return super().generate(tier, request)
             full: GenerationStream = ItemStream()
-            full.end(overloaded("tier balanced has too many requests waiting"))
+            full.end(overloaded("the tier has too many requests waiting"))
             return full
 
     whole = await answer(ingress, escalate="off")
@@ -154,13 +157,14 @@ async def test_an_answer_that_the_tier_does_not_take_goes_on_where_it_is(
     events = await answer(ingress)
     assert "escalation" not in kinds(events)
     assert text(events) == text(whole), "nothing is lost, and nothing doubled"
-    [step] = [data["result"] for kind, data in events if kind == "trace" and data["step"] == "escalate"]
-    assert step["applied"] is False
-    assert step["reason"].endswith("but balanced does not go on with it: tier balanced has too many requests waiting")
+    steps = [data["result"] for kind, data in events if kind == "trace" and data["step"] == "escalate"]
+    assert [step["to_tier"] for step in steps] == ["balanced", "performance", "ultra"], "each is asked once"
+    assert not any(step["applied"] for step in steps)
+    assert steps[0]["reason"].endswith("but balanced does not go on with it: the tier has too many requests waiting")
     metrics = only(events, "metrics")
     assert metrics["escalation"]["applied"] is False
     assert [leg["tier"] for leg in metrics["legs"]] == ["eco"]
-    assert ingress.meter.counters["power_lever_escalations_total"] == {("eco", "balanced", "climb", "false"): 1}
+    assert ingress.meter.counters["power_lever_escalations_total"] == {("eco", "ultra", "climb", "false"): 1}
 
 
 async def test_a_tier_that_does_not_take_it_in_time_is_left_alone(ingress: LocalIngress) -> None:
@@ -180,14 +184,14 @@ async def test_a_tier_that_does_not_take_it_in_time_is_left_alone(ingress: Local
     assert kinds(events)[-1] == "done"
     assert kinds(events).count("token") == 300
     assert closed == ["balanced"]
-    assert only(events, "metrics")["escalation"]["reason"].endswith("it has not taken it within 2 s")
+    assert only(events, "metrics")["escalation"]["reason"].endswith("it has not taken it within 1 s")
 
 
 async def test_thoughts_that_run_in_a_loop_are_left_before_anything_was_said(ingress: LocalIngress) -> None:
     async def thoughts() -> AsyncGenerator[Any, None]:
         yield Admitted("small-ngram", pack_ids([1, 2, 3]))
         for step in range(1, 30):
-            yield TokenBatch(pack_ids([7] * 8), 0.01 * step, b"", Signs(loop=8 * step, longest_loop=8 * step))
+            yield TokenBatch(pack_ids([7] * 8), 0.01 * step, b"", Signs(loop=8 * step))
             await asyncio.sleep(0.01)
 
     class Thinking(LocalTiers):
@@ -207,13 +211,64 @@ async def test_thoughts_that_run_in_a_loop_are_left_before_anything_was_said(ing
     assert metrics["prompt_tokens"] == 3
 
 
+async def test_the_limit_of_tokens_is_the_one_that_was_said_at_first(ingress: LocalIngress) -> None:
+    events = await answer(ingress, max_tokens=None, prompt=LOOPS + " stub:rate=5000")
+    [(_, first), (tier, second)] = ingress.tiers.asked
+    config, at_token = only(events, "config"), only(events, "escalation")["at_token"]
+    assert tier == "balanced"
+    assert first.max_tokens == config["sampling"]["max_tokens"]
+    assert second.max_tokens == first.max_tokens - at_token
+    assert kinds(events).count("token") == first.max_tokens
+
+
+async def test_an_answer_that_has_ended_goes_nowhere(ingress: LocalIngress) -> None:
+    # The engine is as fast as it can be: all has arrived when the first tokens are judged.
+    events = await answer(ingress, prompt="Say something. stub:loop=0 stub:tokens=200 stub:rate=0")
+    assert "escalation" not in kinds(events)
+    assert {tier for tier, _ in ingress.tiers.asked} == {"eco"}
+    assert (kinds(events).count("token"), kinds(events)[-1]) == (200, "done")
+
+
+@REAL_LOOPS
+async def test_a_replica_is_lost_of_the_tier_that_it_belonged_to(ingress: LocalIngress) -> None:
+    async def lost() -> AsyncGenerator[Any, None]:
+        yield Admitted("medium-ngram", pack_ids([1]))
+        yield Failure("replica_lost", "it went away", status=503, retryable=True)
+
+    class Dying(LocalTiers):
+        def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
+            return LocalStream(lost()) if tier == "balanced" else super().generate(tier, request)
+
+    ingress.use(Dying(ingress.config))
+    events = await answer(ingress)
+    assert kinds(events)[-1] == "error", "three times"
+    assert set(ingress.meter.counters["power_lever_lost_replicas_total"]) == {("balanced", "replica_lost")}
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("one, two,", True), ("Done.", True), ("a line\n", True), ("so?", True), ("\u3002", True), ("", True),
+        ("don'", False), ("**", False), ("http:", False), ("3.", False), ("half a wor", False), ("\\", False),
+    ],
+)  # fmt: skip
+def test_a_seam_is_at_the_end_of_a_clause_or_a_line(ingress: LocalIngress, text: str, ends: bool) -> None:
+    request = InferenceRequest.model_validate(ASKED)
+    made = plan(request, ingress.pool.observation, ingress.config)
+    watch = AnswerWatch.of(request, made, ingress.config, cast(Any, None), cast(Any, None))
+    assert watch is not None
+    for letter in text:
+        watch.saw(batch(Token(letter, 1, None, False)))
+    assert watch._is_seam() is ends
+
+
 async def test_advice_is_a_trace_step_and_the_answer_stays(ingress: LocalIngress) -> None:
     whole = await answer(ingress, escalate="off")
     events = await answer(ingress, escalate="advise")
     assert text(events) == text(whole)
     [step] = [data["result"] for kind, data in events if kind == "trace" and data["step"] == "escalate"]
     assert (step["from_tier"], step["to_tier"], step["applied"]) == ("eco", "balanced", False)
-    assert step["at_token"] >= 96
+    assert step["at_token"] >= 128
     assert {tier for tier, _ in ingress.tiers.asked} == {"eco"}
     metrics = only(events, "metrics")
     assert (metrics["escalation"]["applied"], len(metrics["legs"])) == (False, 1)

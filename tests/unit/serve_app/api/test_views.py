@@ -113,6 +113,8 @@ def test_a_tier_shows_its_registry_entry_and_its_state() -> None:
             "energy_measured": None,
             "cost_usd": None,
             "finish_reasons": {},
+            "first_logprob": None,
+            "worst_logprob": None,
             "categories": {},
         },
     }
