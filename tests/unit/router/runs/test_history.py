@@ -37,7 +37,7 @@ def test_half_an_answer_is_no_run_but_tells_how_answers_go() -> None:
     kept = record(run(signs=Signs(first=-1.0, worst=-2.0)))
     kept.add(HandedOver("eco", "math", Signs(first=-2.0, worst=-9.0)), 0.0)
     summary = kept.summaries(0.0)["eco"].all
-    assert (summary.runs, mean(summary.total_ms)) == (1, 1100)
+    assert (summary.runs, mean(summary.total_ms)) == pytest.approx((1, 1100))
     assert mean(summary.first_logprob) == pytest.approx(-1.5)
     assert mean(summary.worst_logprob) == pytest.approx((-2.0 + HOPELESS) / 2), "nothing lower is learned"
 
