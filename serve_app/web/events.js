@@ -39,6 +39,7 @@ const EVENTS = {
 const STEPS = {
   classify_prompt: { category: "string", reasons: ["string"] },
   build_config: { max_tokens: "number" },
+  escalate: { from_tier: "string", to_tier: "string", reason: "string" },
   decision: { tiers: [{ tier: "string", past_runs: "number", ttft_ms: {}, total_ms: {}, cost_usd: {}, energy_wh: {} }] },
 };
 

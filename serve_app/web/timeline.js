@@ -5,7 +5,7 @@ import { UNKNOWN, amount, counted, duration, money } from "./format.js";
 import { phaseWords, waitWords } from "./words.js";
 
 /** @import {Answer} from "./state.js" */
-/** @import {Decision, Expected, Metrics, Trace} from "./types.js" */
+/** @import {Decision, Expected, Trace} from "./types.js" */
 
 /** @typedef {{atMs: number, what: string, detail?: string}} Happening */
 
@@ -37,17 +37,25 @@ export class Why {
     const drawing = JSON.stringify([happenings, answer.decision, answer.metrics, answer.reasonings]);
     if (drawing === this.#drawn) return;
     this.#drawn = drawing;
-    setText(this.#title, answer.tier ? `Why ${answer.tier}` : "Why");
+    setText(this.#title, title(answer));
     const told = answer.reasonings.at(-1)?.reasoning;
     setText(this.#reason, told ? `${told.text} (${SOURCES[told.source] ?? told.source})` : "");
     this.#reason.hidden = !told;
-    this.#table.replaceChildren(...(answer.decision?.tiers.flatMap((tier) => rows(tier, answer.metrics)) ?? []));
+    this.#table.replaceChildren(...(answer.decision?.tiers.flatMap((tier) => rows(tier, answer)) ?? []));
     this.#timeline.replaceChildren(...happenings.map(drawn));
   }
 }
 
-/** @param {Decision["tiers"][number]} tier @param {Metrics | null} metrics */
-function rows(tier, metrics) {
+/** The reasons and the table are about the tier that was chosen at first. @param {Answer} answer */
+function title(answer) {
+  const chosen = answer.config ? `Why ${answer.config.tier}` : "Why";
+  const last = answer.seams.at(-1)?.seam;
+  return last ? `${chosen}; ${last.to_tier} ${last.rewrite ? "begins anew" : "goes on"}` : chosen;
+}
+
+/** @param {Decision["tiers"][number]} tier @param {Answer} answer */
+function rows(tier, { metrics, seams }) {
+  const last = seams.at(-1)?.seam;
   const made = [
     element(
       "tr",
@@ -64,7 +72,7 @@ function rows(tier, metrics) {
       element(
         "tr",
         { class: "taken" },
-        element("th", { scope: "row" }, "actual"),
+        element("th", { scope: "row" }, last ? `actual, with ${last.to_tier}` : "actual"),
         element("td", {}, duration(metrics.ttft_ms)),
         element("td", {}, duration(metrics.total_ms)),
         element("td", {}, money(metrics.cost_usd)),
@@ -73,7 +81,8 @@ function rows(tier, metrics) {
     );
   }
   const runs = tier.past_runs >= 1 ? `from ${counted(Math.round(tier.past_runs), "past run")}` : "from the profile's figures";
-  const note = tier.taken ? `answers; expected ${runs}` : `${tier.warm ? "" : "cold; "}${tier.why_not ?? ""}`;
+  const seam = last?.to_tier === tier.tier ? `${last.rewrite ? "begins anew" : "goes on"} at token ${last.at_token}; at first: ` : "";
+  const note = tier.taken ? `${last ? "began" : "answers"}; expected ${runs}` : `${seam}${tier.warm ? "" : "cold; "}${tier.why_not ?? ""}`;
   made.push(element("tr", { class: "because" }, element("td", { colspan: 5 }, note)));
   return made;
 }
@@ -135,6 +144,11 @@ function stepWords({ step, result, duration_ms }) {
       return {
         what: `Power ${result.power}, at most ${counted(result.max_tokens, "token")}, temperature ${result.temperature}`,
         detail: `entry ${result.entry}: ${result.spec_k ? `up to ${result.spec_k} drafts a step by ${result.spec_method}` : "no drafts"}`,
+      };
+    case "escalate":
+      return {
+        what: typeof result.at_token === "number" ? `Advice at token ${result.at_token}: ${result.to_tier} should go on` : `Advice: ${result.to_tier} instead of ${result.from_tier}`,
+        detail: result.reason,
       };
     case "agent":
       return { what: `Claude was asked (${result.model})`, detail: result.detail ?? `took ${took}` };

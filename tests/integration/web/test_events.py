@@ -150,8 +150,43 @@ def test_an_escalation_marks_a_seam_and_another_tier_goes_on(visit: Visit, serve
     visit.wait_for("done")
     assert visit.page.locator("#answer span:not(.seam)").all_inner_texts() == ["Well, ", "done."]
     expect(visit.page.locator("#answer .seam")).to_have_text("ultra goes on for eco at token 1: it repeated itself")
-    expect(visit.element("why-title")).to_have_text("Why ultra")
+    expect(visit.element("why-title")).to_have_text("Why eco; ultra goes on")
     assert "ultra takes over from eco at token 1" in happened(visit)
+
+
+def test_after_a_seam_the_table_is_about_the_tier_that_was_chosen_and_says_which_goes_on(
+    visit: Visit, server: PageServer
+) -> None:
+    seam = {"from_tier": "eco", "to_tier": "ultra", "reason": "it was unsure", "at_token": 1, "rewrite": False}
+    server.door.scripts["climb"] = [
+        opening(server), token("Well, "), event("escalation", seam), token("done."), closing(server)
+    ]  # fmt: skip
+    visit.ask("script:climb")
+    visit.wait_for("done")
+    heads = visit.page.locator("#tiers-table tbody th").all_inner_texts()
+    assert heads == ["eco ✓", "actual, with ultra", "balanced", "performance", "ultra"]
+    notes = visit.page.locator("#tiers-table .because").all_inner_texts()
+    assert notes[0].startswith("began; expected from ")
+    assert notes[3].startswith("goes on at token 1; at first: ")
+    assert not any("token" in note for note in notes[1:3])
+
+
+def test_advice_in_mid_stream_names_the_tier_and_that_of_the_plan_too(visit: Visit, server: PageServer) -> None:
+    def advice(at_token: int | None, reason: str) -> bytes:
+        result = {"from_tier": "eco", "to_tier": "ultra", "reason": reason, "applied": False, "at_token": at_token}
+        return event("trace", {"step": "escalate", "result": result, "duration_ms": 0.0})
+
+    server.door.scripts["advice"] = [
+        opening(server), advice(None, "it is hard"), token("Well, "), advice(1, "it is unsure"), token("done."),
+        closing(server),
+    ]  # fmt: skip
+    visit.ask("script:advice")
+    visit.wait_for("done")
+    items = [text.split("\n") for text in visit.page.locator("#timeline li").all_inner_texts()]
+    told = {item[1]: item[2:] for item in items}
+    assert told["Advice: ultra instead of eco"] == ["it is hard"]
+    assert told["Advice at token 1: ultra should go on"] == ["it is unsure"]
+    expect(visit.element("why-title")).to_have_text("Why eco")
 
 
 def test_an_escalation_that_rewrites_withdraws_the_text_before(visit: Visit, server: PageServer) -> None:
@@ -164,6 +199,7 @@ def test_an_escalation_that_rewrites_withdraws_the_text_before(visit: Visit, ser
     visit.wait_for("done")
     assert visit.page.locator("#answer span:not(.seam)").all_inner_texts() == ["Right."]
     expect(visit.page.locator("#answer .seam")).to_have_text(re.compile("^ultra begins the answer anew"))
+    expect(visit.element("why-title")).to_have_text("Why eco; ultra begins anew")
 
 
 def test_events_of_an_unknown_type_disturb_nothing_and_are_told(visit: Visit, server: PageServer) -> None:
