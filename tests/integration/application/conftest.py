@@ -17,6 +17,7 @@ import pytest
 from bench.load.client import HOST
 from bench.load.servers import Server, application, running
 from cluster.profiles.reading import merge
+from router.registry import TIER_NAMES
 from serve_app.auth.key_file import write_keys
 from serve_app.auth.keys import KeyList
 from tests.support.agent_cases import KEY
@@ -29,7 +30,13 @@ LAST = (
     *("test_fallback", "test_stalled", "test_pool_restart", "test_poor_draft", "test_runs", "test_metrics"),
     *("test_fuzz", "test_stopping"),
 )
-STUBS: dict[str, Any] = {"profile": "local", "inference_mode": "mock", "stub": {"tokens_per_s": 200.0}}
+STUBS: dict[str, Any] = {
+    "profile": "local",
+    "inference_mode": "mock",
+    "stub": {"tokens_per_s": 200.0},
+    # Of Ray: five applications with all that tests wake must find room on two cores.
+    "tiers": {name: {"cpus": 0.05} for name in TIER_NAMES},
+}
 TIGHT: dict[str, Any] = {
     "limits": {"max_body_bytes": 2048, "max_prompt_chars": 500, "request_timeout_s": 4},
     "tiers": {
