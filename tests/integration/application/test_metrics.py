@@ -82,8 +82,11 @@ def test_totals_do_not_fall_when_an_ingress_replica_dies(tight: Api, server: Ser
 
 
 def test_every_series_of_the_catalogue_comes_out_with_its_labels_here_and_at_rays_ports(
-    api: Api, tight: Api, broken: Api, server: Server
+    api: Api, tight: Api, broken: Api, planning: Api, server: Server
 ) -> None:
+    # There alone is a tier with another model, which should go on.
+    loops = {"prompt": "x stub:loop=0 stub:tokens=400", "mode": "manual", "power": 10, "escalate": "advise"}
+    assert planning.infer(**loops).one("metrics")["escalation"]["applied"] is False
     # It wakes, and goes again: a change of scale.
     assert tight.infer(**ASKED | {"power": 70}).one("config")["tier"] == "performance"
     assert api.infer(**LIMITED).kinds[-1] == "done"
@@ -94,7 +97,7 @@ def test_every_series_of_the_catalogue_comes_out_with_its_labels_here_and_at_ray
     there: dict[str, Line] = {}
 
     def missing() -> list[str]:
-        here.update({line.name: line for line in metrics(broken) + metrics(api)})
+        here.update({line.name: line for line in metrics(broken) + metrics(api) + metrics(planning)})
         there.update({line.name: line for line in scrape_ray(server)})
         names = [f"ray_{sample_name(series)}" for series in HERE if f"ray_{sample_name(series)}" not in there]
         return names + [series.name for series in HERE if series.in_metrics and sample_name(series) not in here]
