@@ -36,10 +36,10 @@ def alert_expressions() -> list[str]:
 
 @contextlib.contextmanager
 def observed(server: Server, folder: Path) -> Iterator[Prometheus]:
-    """Prometheus as `make observe` starts it, but that it looks at this server, and once a second."""
+    """Prometheus as `make observe` starts it, but that it looks at this server, and every two seconds."""
     assert server.scratch is not None
     config = shipped("prometheus.yml")
-    # A scrape may take as long as the interval: Ray's agent took more than a second for the series of five applications.
+    # A scrape may take as long: Ray's agent took more than a second for the series of five applications.
     config["global"] = {"scrape_interval": "2s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(FOLDER / name) for name in config["rule_files"]]
     ray, ours = config["scrape_configs"]
