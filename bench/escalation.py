@@ -22,7 +22,6 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -36,6 +35,7 @@ from bench.load.sse import EventSplitter
 from bench.reporting.options import parser
 from bench.reporting.report import Value, print_report, provenance, write_json
 from cluster.profiles.reading import load_profile
+from router.runs.statistics import highest_likely_rate
 
 TEACHING: Final = 40
 """Problems that are not measured: more than the policy needs to know what is usual, which it slowly forgets."""
@@ -123,11 +123,9 @@ def row(name: str, problems: Sequence[Problem], read: Sequence[AnswerReader]) ->
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's score interval of a share (JASA 22, 1927)."""
+    """Return both ends of Wilson's score interval of a share."""
     share = successes / trials
-    middle = share + z * z / (2 * trials)
-    spread = z * sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return (middle - spread) / (1 + z * z / trials), (middle + spread) / (1 + z * z / trials)
+    return 1 - highest_likely_rate(trials, 1 - share, z), highest_likely_rate(trials, share, z)
 
 
 def arguments_of(profile: str, weak: str, strong: str) -> Json:

@@ -231,7 +231,7 @@ class EscalationPolicy:
     def _has_room(
         self, name: TierName, now: Progress, rest: float, observation: Observation, anew: bool = False
     ) -> bool:
-        """Whether a tier can take the answer: it can start, and holds prompt, text and rest."""
+        """Return whether a tier can take the answer: it can start, and holds prompt, text and rest."""
         state = observation.tier(name)
         if name in self.plan.serving.obstacles or name in self.refused or state.failed:
             return False

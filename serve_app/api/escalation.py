@@ -83,16 +83,12 @@ class AnswerWatch:
 
     Args:
         policy: judges it.
-        applies: whether another tier goes on with it; else that is only advised.
-        rewrite: whether a stronger tier begins it anew.
         ask: sends a request to a tier.
         wake: has a tier started; returns what ends the wait for it.
         clock: monotonic, s.
     """
 
     policy: EscalationPolicy
-    applies: bool
-    rewrite: bool
     ask: Callable[[TierName, GenerationRequest], ResumingStream]
     wake: Callable[[TierName], Callable[[], object]]
     clock: Callable[[], float] = time.monotonic
@@ -121,9 +117,12 @@ class AnswerWatch:
         if escalate == "off" or request.mock:
             return None
         rewrite = tier.rewrite if request.rewrite is None else request.rewrite
-        applies = escalate == "auto"
-        policy = EscalationPolicy(request, plan, profile, advises=not applies, rewrites=rewrite)
-        return cls(policy, applies, rewrite, ask, wake)
+        return cls(EscalationPolicy(request, plan, profile, escalate == "advise", rewrite), ask, wake)
+
+    @property
+    def applies(self) -> bool:
+        """Whether another tier goes on with it; else that is only advised."""
+        return not self.policy.advises
 
     def saw(self, batch: TokenBatch) -> None:
         """Take what was given out."""
@@ -175,7 +174,7 @@ class AnswerWatch:
 
     def rewrites(self, move: Move) -> bool:
         """Return whether a move begins the answer anew; one for the sake of limits never does."""
-        return self.rewrite and move.kind == "climb"
+        return self.policy.rewrites and move.kind == "climb"
 
     def text(self) -> str:
         """Return the answer so far."""
@@ -200,7 +199,7 @@ class AnswerWatch:
             stop()
 
     def _is_seam(self) -> bool:
-        """Whether the text so far ends a clause, or there is none."""
+        """Return whether the text so far ends a clause, or there is none."""
         tail = ""
         for events in reversed(self._events):
             tail = "".join(_texts(events)) + tail
