@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
 from rich.console import Console
@@ -14,14 +14,65 @@ from rich.table import Table
 
 from router.errors import ConfigError
 from serve_app.auth.key_file import changing, load_keys, write_keys
-from serve_app.auth.keys import KEY_SCOPES, Key, KeyList, KeyScope, NewKey, make_key, utc_now
+from serve_app.auth.keys import (
+    KEY_SCOPES,
+    MOST_COUNTED,
+    NO_LIMITS,
+    Key,
+    KeyLimits,
+    KeyList,
+    KeyScope,
+    NewKey,
+    make_key,
+    utc_now,
+)
 from serve_app.auth.settings import DEFAULT_KEYS_FILE
 from serve_app.cli.numbers import FiniteRange
 
 _WIDE: Final = 10_000
+_NONE: Final = "none"
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+NoLimit = Literal["none"]
+
+
+class _Limit(click.ParamType[float | NoLimit]):
+    """A number, or the word for no limit."""
+
+    name = "number"
+
+    def __init__(self, number: click.ParamType[float]) -> None:
+        self._number = number
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"NUMBER|{_NONE}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | NoLimit:
+        if value == _NONE:
+            return "none"
+        number: float = self._number.convert(value, param, ctx)
+        return number
+
+
+def _limit_options(function: Function) -> Function:
+    count, usd = _Limit(click.IntRange(1, MOST_COUNTED)), _Limit(FiniteRange(0))
+    for option in (
+        click.option("--agent-usd-per-day", type=usd, help="most that the router agent may cost each day, USD (UTC)"),
+        click.option("--max-concurrent", type=count, help="requests that may be open at a time"),
+        click.option("--tokens-per-minute", type=count, help="prompt and completion tokens in any minute"),
+        click.option("--requests-per-minute", type=count, help="requests in any minute"),
+    ):
+        function = option(function)
+    return function
+
+
+def _limited(before: KeyLimits | None, given: dict[str, float | NoLimit | None]) -> KeyLimits | None:
+    """Return the limits after those that were given; None: the application's default."""
+    changed = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
+    if not changed:
+        return before
+    return KeyLimits.model_validate((before or NO_LIMITS).model_dump() | changed)
 
 
 def _file_option(function: Function) -> Function:
@@ -53,11 +104,13 @@ def command() -> None:
 @click.option(
     "--expires", type=click.DateTime(("%Y-%m-%d",)), metavar="DATE", help="2027-01-31: refused from then on, UTC"
 )
+@_limit_options
 @_file_option
-def new(path: Path, name: str, scope: KeyScope, expires: datetime | None) -> None:
+def new(path: Path, name: str, scope: KeyScope, expires: datetime | None, **limits: float | NoLimit | None) -> None:
     """Make a key and print it, once: only its hash is kept. Makes the file where there is none.
 
-    Keys that were revoked or expired more than 90 days ago are dropped from the file.
+    Keys that were revoked or expired more than 90 days ago are dropped from the file. A key without limits of its own
+    has those of the application's config (`auth.default_limits`).
 
     \f
     Raises:
@@ -67,7 +120,7 @@ def new(path: Path, name: str, scope: KeyScope, expires: datetime | None) -> Non
     expires_at = None if expires is None else expires.replace(tzinfo=UTC)
     if expires_at is not None and expires_at <= now:
         raise ConfigError(f"--expires: got {expires_at:%Y-%m-%d}, must be a day to come")
-    made = make_key(name, scope, now, expires_at)
+    made = make_key(name, scope, now, expires_at, _limited(None, limits))
     with changing(path, new=True):
         listed = load_keys(path) if path.exists() else KeyList(version=1)
         if any(key.valid(now) for key in listed.named(name)):
@@ -82,12 +135,13 @@ def list_keys(path: Path) -> None:
     """List the keys of the file, also those that are revoked or expired."""
     now = utc_now()
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for column in ("id", "name", "scope", "state", "made", "expires"):
+    for column in ("id", "name", "scope", "state", "made", "expires", "limits"):
         table.add_column(column, no_wrap=True)
     for key in load_keys(path).keys:
         end = key.expires_at if key.overlap_ends_at is None else key.ends_at
         expires = "-" if end is None else f"{end:%Y-%m-%d %H:%M}"
-        table.add_row(key.id, key.name, key.scope, key.state(now), f"{key.created_at:%Y-%m-%d %H:%M}", expires)
+        made, limits = f"{key.created_at:%Y-%m-%d %H:%M}", _words(key.limits)
+        table.add_row(key.id, key.name, key.scope, key.state(now), made, expires, limits)
     (Console() if sys.stdout.isatty() else Console(width=_WIDE)).print(table)
 
 
@@ -112,6 +166,34 @@ def revoke(path: Path, name_or_id: str) -> None:
 
 @command.command()
 @click.argument("name_or_id", metavar="NAME|ID")
+@_limit_options
+@click.option("--default", "default", is_flag=True, help="take its own limits away: `auth.default_limits` hold again")
+@_file_option
+def limits(path: Path, name_or_id: str, *, default: bool, **given: float | NoLimit | None) -> None:
+    """Set limits of the valid keys of a name, or of the one of an id; `none` takes one away.
+
+    A key with limits of its own has no others: what is not set has no limit, whatever `auth.default_limits` says.
+
+    \f
+    Raises:
+        ConfigError: there is no such key, nothing to set, or the file is wrong.
+    """
+    if default == any(value is not None for value in given.values()):
+        raise ConfigError("limits: give a limit, or --default, which goes with no other")
+    now = utc_now()
+    with changing(path):
+        listed = load_keys(path)
+        keys = [
+            key.model_copy(update={"limits": None if default else _limited(key.limits, given)})
+            for key in _valid(listed, name_or_id, now)
+        ]
+        write_keys(path, listed.replaced(keys))
+    for key in keys:
+        click.echo(f"limits of {key.id} ({key.name}): {_words(key.limits)}", err=True)
+
+
+@command.command()
+@click.argument("name_or_id", metavar="NAME|ID")
 @click.option(
     "--overlap-hours",
     type=FiniteRange(0, 24 * 90),
@@ -121,7 +203,7 @@ def revoke(path: Path, name_or_id: str) -> None:
 )
 @_file_option
 def rotate(path: Path, name_or_id: str, overlap_hours: float) -> None:
-    """Make a new key of the same name, scope and day of expiry, print it once, and end the old one.
+    """Make a new key of the same name, scope, limits and day of expiry, print it once, and end the old one.
 
     \f
     Raises:
@@ -132,7 +214,7 @@ def rotate(path: Path, name_or_id: str, overlap_hours: float) -> None:
         listed = load_keys(path)
         keys = _valid(listed, name_or_id, now)
         old = keys[-1]
-        made = make_key(old.name, old.scope, now, old.expires_at)
+        made = make_key(old.name, old.scope, now, old.expires_at, old.limits)
         ends_at = now + timedelta(hours=overlap_hours)
         ended = [_ending(key, now, ends_at) for key in keys]
         write_keys(path, listed.replaced(ended).with_new(made.key, now))
@@ -145,6 +227,10 @@ def _ending(key: Key, now: datetime, ends_at: datetime) -> Key:
         return key.model_copy(update={"revoked_at": now})
     # Not as its expiry, which the next rotation hands on.
     return key.model_copy(update={"overlap_ends_at": min(ends_at, key.overlap_ends_at or ends_at)})
+
+
+def _words(limits: KeyLimits | None) -> str:
+    return "default" if limits is None else str(limits)
 
 
 def _valid(listed: KeyList, name_or_id: str, now: datetime) -> list[Key]:

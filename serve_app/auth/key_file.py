@@ -25,7 +25,7 @@ logger = logging.getLogger("ray.serve")
 
 READ_EVERY_S: Final = 1.0
 _READ_WITHIN_S: Final = 30.0
-MOST_BYTES: Final = 1_000_000
+MOST_BYTES: Final = 2_000_000
 """Of a keys file, more than `MOST_KEYS` keys have: a larger one would hold up the event loop that reads it."""
 
 

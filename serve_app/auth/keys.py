@@ -32,11 +32,54 @@ ENDED_KEPT_FOR: Final = timedelta(days=90)
 """How long a key that has ended stays in the file, so that whoever reads a log can tell whose it was."""
 MOST_KEYS: Final = 2000
 """In a file: one of more is not made. Every ingress replica reads the file each second."""
+MOST_COUNTED: Final = 10**12
+"""The largest limit of a count: below what a float counts exactly."""
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
 _SECRET_BYTES: Final = 32
 _KEY: Final = re.compile(rf"pl_({ID})_[A-Za-z0-9_-]{{43}}")
 _NOBODYS: Final = hashlib.sha256(secrets.token_bytes(_SECRET_BYTES)).hexdigest()
 """Stands for the hash of a key that there is not, so that it is compared all the same."""
+
+
+class KeyLimits(Frozen):
+    """How much a key may take. Keys of one name, as a rotation leaves them, take from the same limits."""
+
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, le=MOST_COUNTED, strict=True, description="Requests in any minute; null: no limit."
+    )
+    tokens_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_COUNTED,
+        strict=True,
+        description="Prompt and completion tokens in any minute, of all answers; null: no limit.",
+    )
+    max_concurrent: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_COUNTED,
+        strict=True,
+        description="Requests that may be open at a time; null: no limit.",
+    )
+    agent_usd_per_day: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Most that the router agent may cost from 00:00 UTC to the next, USD; null: no limit.",
+    )
+
+    def __str__(self) -> str:
+        """Return the limits in words."""
+        words = {
+            "requests_per_minute": "requests/min",
+            "tokens_per_minute": "tokens/min",
+            "max_concurrent": "at a time",
+            "agent_usd_per_day": "agent USD/day",
+        }
+        return ", ".join(f"{value:,} {words[name]}" for name, value in self if value is not None) or "none"
+
+
+NO_LIMITS: Final = KeyLimits()
 
 
 class Key(Frozen):
@@ -52,6 +95,9 @@ class Key(Frozen):
         default=None, description="From when on it is refused as it was rotated; null: it was not, or at once."
     )
     revoked_at: AwareDatetime | None = Field(default=None, description="When it was revoked; null: it was not.")
+    limits: KeyLimits | None = Field(
+        default=None, description="How much it may take; null: as `auth.default_limits` says."
+    )
 
     @property
     def ends_at(self) -> datetime | None:
@@ -126,7 +172,9 @@ class NewKey(NamedTuple):
     """The whole key, to be shown once."""
 
 
-def make_key(name: str, scope: KeyScope, now: datetime, expires_at: datetime | None = None) -> NewKey:
+def make_key(
+    name: str, scope: KeyScope, now: datetime, expires_at: datetime | None = None, limits: KeyLimits | None = None
+) -> NewKey:
     """Make a key.
 
     Raises:
@@ -141,7 +189,7 @@ def make_key(name: str, scope: KeyScope, now: datetime, expires_at: datetime | N
     secret = f"pl_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     key = Key(
         id=key_id, name=name, scope=scope, sha256=_hash(secret), created_at=now.replace(microsecond=0),
-        expires_at=expires_at,
+        expires_at=expires_at, limits=limits,
     )  # fmt: skip
     return NewKey(key, secret)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from router.registry import YAML_OFF, Frozen
+from serve_app.auth.keys import NO_LIMITS, KeyLimits
 
 AuthMode = Literal["off", "keys"]
 ANY: Final = "*"
@@ -42,6 +43,11 @@ class AuthSettings(Frozen):
     allowed_origins: tuple[str, ...] = Field(
         default=(),
         description="Other origins whose web pages may use the API: `https://chat.example`, or `*` for all.",
+    )
+
+    default_limits: KeyLimits = Field(
+        default=NO_LIMITS,
+        description="How much each key may take that has no limits of its own (`power-lever keys limits`).",
     )
 
     @field_validator("keys_file")
@@ -78,6 +84,8 @@ class AuthSettings(Frozen):
             raise ValueError(
                 f"mode 'off' takes no `keys_file`, got {self.keys_file!r}: nobody would be asked for a key"
             )
+        if self.mode == "off" and self.default_limits != NO_LIMITS:
+            raise ValueError(f"mode 'off' takes no `default_limits`, got {self.default_limits}: there are no keys")
         return self
 
     @property

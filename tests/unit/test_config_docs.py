@@ -13,6 +13,7 @@ from router.agent.settings import AgentPrices, AgentSettings
 from router.registry import AutoSettings, Baseline, ChainEntry, ModelSource, Profile, Replicas, Speculation, Tier
 from router.request import Constraints, InferenceRequest, Message
 from router.spec_params import SpecParams
+from serve_app.auth.keys import KeyLimits
 from serve_app.auth.settings import AuthSettings
 from serve_app.config import AppConfig, IngressSettings, Limits, StubSettings
 from sustainability.factors import (
@@ -43,6 +44,7 @@ CONFIG_CLASSES: tuple[type[BaseModel], ...] = (
     StubSettings,
     IngressSettings,
     AuthSettings,
+    KeyLimits,
     ScalingSettings,
     AgentSettings,
     AgentPrices,

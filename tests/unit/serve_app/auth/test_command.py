@@ -11,7 +11,7 @@ import pytest
 
 from serve_app.__main__ import main
 from serve_app.auth.key_file import load_keys, write_keys
-from serve_app.auth.keys import MOST_KEYS, KeyList, KeyRing, make_key, utc_now
+from serve_app.auth.keys import MOST_KEYS, KeyLimits, KeyList, KeyRing, make_key, utc_now
 from serve_app.auth.settings import AuthSettings
 
 
@@ -78,9 +78,9 @@ def test_the_list_shows_who_may_do_what_and_no_secret(keys: Keys) -> None:
     keys.make("bob", "admin")
     keys.run("revoke", "bob")
     head, alice, bob = keys.run("list")[0].splitlines()
-    assert head.split() == ["id", "name", "scope", "state", "made", "expires"]
+    assert head.split() == ["id", "name", "scope", "state", "made", "expires", "limits"]
     assert alice.split()[1:4] == ["alice", "infer", "valid"]
-    assert alice.split()[-2:] == ["2199-12-31", "00:00"]
+    assert alice.split()[-3:] == ["2199-12-31", "00:00", "default"]
     assert bob.split()[1:4] == ["bob", "admin", "revoked"]
     assert secret not in alice
 
@@ -142,9 +142,9 @@ def test_the_list_shows_when_an_overlap_ends(keys: Keys) -> None:
     _, old, new = keys.run("list")[0].splitlines()
     ends_at = load_keys(keys.path).keys[0].ends_at
     assert ends_at is not None
-    assert old.endswith(f"{ends_at:%Y-%m-%d %H:%M}")
+    assert f"  {ends_at:%Y-%m-%d %H:%M}  " in old
     assert ends_at < utc_now() + timedelta(hours=2.1)
-    assert new.endswith("2199-12-31 00:00")
+    assert "  2199-12-31 00:00  " in new
 
 
 @pytest.mark.parametrize("hours", ["nan", "inf", "-1", "2161"])
@@ -249,6 +249,75 @@ def test_without_any_name_the_file_is_the_one_that_the_settings_mean(
     assert main(["keys", "new", "--name", "alice", "--scope", "infer"]) == 0
     assert AuthSettings(mode="keys").keys_path == tmp_path / ".config/power-lever/keys.json"
     assert [key.name for key in load_keys(AuthSettings(mode="keys").keys_path).keys] == ["alice"]
+
+
+def test_a_key_is_made_with_limits_and_keeps_them_when_it_is_rotated(keys: Keys) -> None:
+    keys.make("alice", "infer", "--requests-per-minute", "60", "--agent-usd-per-day", "0.25")
+    keys.run("rotate", "alice")
+    old, new = load_keys(keys.path).keys
+    assert new.limits == old.limits == KeyLimits(requests_per_minute=60, agent_usd_per_day=0.25)
+
+
+def test_limits_are_changed_one_by_one_and_none_takes_one_away(keys: Keys) -> None:
+    keys.make("alice")
+    assert load_keys(keys.path).keys[0].limits is None
+    keys.run("limits", "alice", "--requests-per-minute", "60", "--tokens-per-minute", "10000", "--max-concurrent", "4")
+    _, said = keys.run("limits", "alice", "--requests-per-minute", "none", "--max-concurrent", "8")
+    (alice,) = load_keys(keys.path).keys
+    assert alice.limits == KeyLimits(tokens_per_minute=10000, max_concurrent=8)
+    assert said == f"limits of {alice.id} (alice): 10,000 tokens/min, 8 at a time\n"
+    assert keys.run("list")[0].splitlines()[1].rstrip().endswith("  10,000 tokens/min, 8 at a time")
+
+
+def test_no_limit_at_all_is_not_the_default(keys: Keys) -> None:
+    keys.make("alice", "infer", "--max-concurrent", "4")
+    keys.run("limits", "alice", "--max-concurrent", "none")
+    assert load_keys(keys.path).keys[0].limits == KeyLimits()
+    assert keys.run("list")[0].splitlines()[1].split()[-1] == "none"
+    keys.run("limits", "alice", "--default")
+    assert load_keys(keys.path).keys[0].limits is None
+    assert keys.run("list")[0].splitlines()[1].split()[-1] == "default"
+
+
+def test_limits_of_a_name_are_those_of_all_its_valid_keys_and_of_an_id_its_own(keys: Keys) -> None:
+    keys.make("alice")
+    keys.run("rotate", "alice", "--overlap-hours", "1")
+    keys.run("limits", "alice", "--max-concurrent", "4")
+    old, _ = load_keys(keys.path).keys
+    keys.run("limits", old.id, "--max-concurrent", "1")
+    assert [key.limits for key in load_keys(keys.path).keys] == [
+        KeyLimits(max_concurrent=1),
+        KeyLimits(max_concurrent=4),
+    ]
+
+
+WRONG_LIMITS = {
+    ("--requests-per-minute", "0"): "0 is not in the range",
+    ("--requests-per-minute", "-1"): "-1 is not in the range",
+    ("--requests-per-minute", "1.5"): "'1.5' is not a valid integer",
+    ("--tokens-per-minute", "many"): "'many' is not a valid integer",
+    ("--max-concurrent", "1000000000001"): "is not in the range",
+    ("--agent-usd-per-day", "-0.1"): "-0.1 is not in the range",
+    ("--agent-usd-per-day", "nan"): "nan is not a finite number",
+    ("--agent-usd-per-day", "inf"): "inf is not a finite number",
+    (): "give a limit, or --default",
+    ("--default", "--max-concurrent", "1"): "goes with no other",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_LIMITS, ids=" ".join)
+def test_a_wrong_limit_changes_nothing_and_is_said(wrong: tuple[str, ...], keys: Keys) -> None:
+    keys.make("alice")
+    before = keys.path.read_bytes()
+    _, error = keys.run("limits", "alice", *wrong, code=1 if not wrong or wrong[0] == "--default" else 2)
+    assert WRONG_LIMITS[wrong] in error
+    assert keys.path.read_bytes() == before
+
+
+def test_limits_of_nobody_are_not_set(keys: Keys) -> None:
+    keys.make("alice")
+    _, error = keys.run("limits", "bob", "--max-concurrent", "1", code=1)
+    assert error.startswith("error: there is no valid key 'bob'; valid are: alice (")
 
 
 def test_commands_at_the_same_time_lose_no_key(tmp_path: Path) -> None:

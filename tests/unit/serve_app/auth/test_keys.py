@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from router.errors import ConfigError
-from serve_app.auth.keys import Key, KeyList, KeyRing, make_key, read_key_list
+from serve_app.auth.key_file import load_keys, write_keys
+from serve_app.auth.keys import MOST_COUNTED, MOST_KEYS, Key, KeyLimits, KeyList, KeyRing, make_key, read_key_list
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 MADE = make_key("alice", "infer", NOW)
@@ -114,3 +117,40 @@ def test_a_file_of_another_form_is_an_error_that_names_what_is_wrong(raw: bytes,
 def test_an_id_that_is_there_twice_is_an_error() -> None:
     with pytest.raises(ValueError, match=f"each id must be there once, twice are {MADE.key.id}"):
         KeyList(version=1, keys=(MADE.key, MADE.key))
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"requests_per_minute": 0}, "requests_per_minute"),
+        ({"tokens_per_minute": 1.5}, "tokens_per_minute"),
+        ({"max_concurrent": True}, "max_concurrent"),
+        ({"max_concurrent": "4"}, "max_concurrent"),
+        ({"agent_usd_per_day": -1}, "agent_usd_per_day"),
+        ({"requests_per_hour": 1}, "requests_per_hour"),
+        ([], "limits"),
+    ],
+)
+def test_a_file_with_a_wrong_limit_is_refused_by_its_name(limits: object, said: str) -> None:
+    raw = json.dumps({"version": 1, "keys": [json.loads(MADE.key.model_dump_json()) | {"limits": limits}]})
+    with pytest.raises(ConfigError, match=said):
+        read_key_list(raw.encode(), "keys.json")
+
+
+def test_a_file_of_before_there_were_limits_has_keys_without_their_own() -> None:
+    before = MADE.key.model_dump_json(exclude={"limits"})
+    (key,) = read_key_list(f'{{"version": 1, "keys": [{before}]}}'.encode(), "keys.json").keys
+    assert key.limits is None
+
+
+def test_as_many_keys_as_a_file_may_have_are_readable_with_all_their_limits(tmp_path: Path) -> None:
+    limits = KeyLimits(
+        requests_per_minute=MOST_COUNTED, tokens_per_minute=MOST_COUNTED, max_concurrent=MOST_COUNTED,
+        agent_usd_per_day=0.1 + 0.2,
+    )  # fmt: skip
+    key = make_key("a" * 64, "admin", NOW, NOW, limits).key.model_copy(
+        update={"revoked_at": NOW, "overlap_ends_at": NOW}
+    )
+    keys = tuple(key.model_copy(update={"id": f"{number:012x}"}) for number in range(MOST_KEYS))
+    write_keys(tmp_path / "keys.json", KeyList(version=1, keys=keys))
+    assert load_keys(tmp_path / "keys.json").keys == keys

@@ -1,0 +1,176 @@
+"""One account of a key at one ingress replica: what it has used and holds, and what it may take without asking. Pure.
+
+    claim   what the replica says to the pool, with what its waiting requests need
+    grant   what it may take then, for a second
+
+The pool counts what was held and granted until the next claim. So to take from a grant, and to take again what was
+given back, needs no question. While a claim is under way, what was granted before is not used: the pool may have
+given it to another replica by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from cluster.pool.allowances import LEASE_S, Account, Claim, Grant, Use
+
+MINUTE_S: Final = 60.0
+_ANYWAY: Final = 1e-9
+"""Relative: sums of dollars are not exact."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """One account at one of several replicas. Times are of a monotonic clock, s.
+
+    Args:
+        account: which.
+        most: the limit; it changes with the keys file.
+        replicas: how many ingress replicas there are.
+    """
+
+    account: Account
+    most: float
+    replicas: int
+    held: float = 0.0
+    """By open requests."""
+    _free: float = 0.0
+    """What it may take; less than 0: what was used beyond what was held."""
+    _free_until_s: float = -math.inf
+    _uses: deque[tuple[int, float]] = field(default_factory=deque)
+    """When an amount expires, in whole seconds, and the amount; oldest first."""
+    _taken: tuple[int, float, float] = (0, 0.0, 0.0)
+    """A second; what was taken in it, and in the one before."""
+    _claimed_s: float = -math.inf
+    _granted: tuple[float, Grant] | None = None
+    _said: bool = True
+    """Whether the pool knows all that was used."""
+
+    def take(self, amount: float, now_s: float) -> bool:
+        """Hold an amount, if it was granted."""
+        if self.free(now_s) < amount * (1 - _ANYWAY):
+            return False
+        self._hold(amount, now_s)
+        return True
+
+    def take_alone(self, amount: float, now_s: float) -> bool:
+        """Hold an amount while the pool is away, if that keeps to this replica's part of the limit.
+
+        The sum of all parts is the limit. What the others were last known to have counts too.
+        """
+        part = self.most / self.replicas if self.most < 1 else max(1.0, self.most / self.replicas)
+        own, others = self.used(now_s) + self.held, self._others(now_s)
+        if own + amount > part * (1 + _ANYWAY) or own + others + amount > self.most * (1 + _ANYWAY):
+            return False
+        self._hold(amount, now_s)
+        return True
+
+    def use(self, amount: float, now_s: float, counts_s: float, *, held: float) -> None:
+        """Note that an amount was used, of which so much had been held.
+
+        Args:
+            amount: used.
+            now_s: now.
+            counts_s: for how long it counts, s.
+            held: at most `amount`; the rest was used without having been held.
+        """
+        self.held = max(0.0, self.held - held)
+        self._free -= amount - held
+        expires_s, self._said = math.ceil(now_s + counts_s), False
+        if self._uses and self._uses[-1][0] >= expires_s:
+            last_s, before = self._uses.pop()
+            self._uses.append((last_s, before + amount))
+        else:
+            self._uses.append((expires_s, amount))
+
+    def give_back(self, amount: float) -> None:
+        """Hold an amount no longer: it was not used, and may be taken again."""
+        self.held = max(0.0, self.held - amount)
+        self._free += amount
+
+    def free(self, now_s: float) -> float:
+        """Return what may be taken without asking."""
+        return self._free if now_s <= self._free_until_s else min(0.0, self._free)
+
+    def used(self, now_s: float) -> float:
+        """Return what this replica has used and still counts."""
+        while self._uses and self._uses[0][0] <= now_s:
+            self._uses.popleft()
+        return sum(amount for _, amount in self._uses)
+
+    def claim(self, need: float, least: float, now_s: float) -> Claim:
+        """Return what to say to the pool; what was granted before is given back.
+
+        Args:
+            need: of the waiting requests.
+            least: of the smallest of them; a unit if none waits.
+            now_s: now.
+        """
+        self.used(now_s)
+        self._free, self._free_until_s, self._claimed_s, self._said = 0.0, -math.inf, now_s, True
+        uses = tuple(Use(expires_s - now_s, amount) for expires_s, amount in self._uses)
+        return Claim(self.account, self.most, uses, self.held, need, self._ahead(now_s), least)
+
+    def lost(self) -> None:
+        """Note that the claim had no answer."""
+        self._said = False
+
+    def granted(self, grant: Grant, now_s: float) -> None:
+        """Take the answer to the last claim."""
+        self._free += grant.lease
+        self._free_until_s = self._claimed_s + LEASE_S
+        self._granted = (now_s, grant)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether the pool has to hear of it although nothing is needed: it holds something, or has news."""
+        return self.held > 0 or self._free != 0 or not self._said
+
+    def is_empty(self, now_s: float) -> bool:
+        """Return whether nothing is known of it that counts."""
+        return not self.is_due(now_s) and self.used(now_s) == 0
+
+    def forgotten(self) -> None:
+        """Note that the pool has begun anew, and has to hear all."""
+        self._said = False
+
+    def left(self, now_s: float) -> float:
+        """Return what is left of the limit, as far as is known here."""
+        if self._granted is None:
+            return max(0.0, self.most / self.replicas - self.used(now_s) - self.held)
+        return max(0.0, self._granted[1].left + self._free)
+
+    def retry_s(self, now_s: float) -> float | None:
+        """Return when a unit is there again if nobody takes one, s; None: nobody can know, as it is held."""
+        if self._granted is None or self._granted[1].retry_s is None:
+            return None
+        at_s, grant = self._granted
+        assert grant.retry_s is not None
+        return max(0.0, at_s + grant.retry_s - now_s)
+
+    def reset_s(self, now_s: float) -> float:
+        """Return when all that is used has expired, s."""
+        own_s = self._uses[-1][0] - now_s if self._uses else 0.0
+        return max(0.0, own_s, 0.0 if self._granted is None else self._granted[0] + self._granted[1].reset_s - now_s)
+
+    def _others(self, now_s: float) -> float:
+        if self._granted is None:
+            return 0.0
+        at_s, grant = self._granted
+        return grant.others if now_s < at_s + max(grant.reset_s, MINUTE_S) else 0.0
+
+    def _hold(self, amount: float, now_s: float) -> None:
+        self.held += amount
+        self._free -= amount
+        second, now, before = self._taken
+        if int(now_s) != second:
+            now, before = 0.0, now if int(now_s) == second + 1 else 0.0
+        self._taken = (int(now_s), now + amount, before)
+
+    def _ahead(self, now_s: float) -> float:
+        """Return what to ask for in advance: as much as was taken in a second of late, at most a second's part."""
+        second, now, before = self._taken
+        recent = max(now, before) if int(now_s) == second else now if int(now_s) == second + 1 else 0.0
+        return min(recent, self.most // MINUTE_S)
