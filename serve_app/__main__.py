@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "profile": CommandPlace("cluster.planner.command", "Write a profile for the GPUs that you have."),
     "check": CommandPlace("serve_app.check_config", "Check config files and profiles before Ray starts anything."),
     "keys": CommandPlace("serve_app.auth.command", "Make, list, revoke and rotate API keys."),
+    "usage": CommandPlace("serve_app.usage.command", "Sum up what requests took, by key, tier or day."),
     "weights": CommandPlace("cluster.weights.command", "Seed, list and verify a profile's models, or make a draft."),
     "calibrate": CommandPlace("router.calibration.command", "Refit auto mode to your own models' outcomes."),
     "settings": CommandPlace("serve_app.settings_doc", "Print every setting as Markdown, for docs/settings.md."),

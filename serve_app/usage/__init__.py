@@ -1,0 +1,1 @@
+"""What requests took, by whom: the request log, summed up."""
