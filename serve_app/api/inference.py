@@ -86,6 +86,8 @@ class InferenceStream:
     """The parts of a tier that another one took over from."""
     _prompt_tokens: int = field(default=0, init=False)
     """As that tier read the prompt."""
+    _withdrawn: int = field(default=0, init=False)
+    """Its tokens that are not, as the answer began anew."""
     _kept: int = field(default=0, init=False)
     """Its tokens that are still part of the answer."""
     _taking: ResumingStream | None = field(default=None, init=False)
@@ -107,6 +109,7 @@ class InferenceStream:
             ApiError: the engine or the tier's queue refused the request.
         """
         await self.admit()
+        self._count()
         headers = answer_headers(self.plan, self.request_id, self.decision_id)
         headers["content-type"] = "text/event-stream; charset=utf-8"
         return StreamResponse(self.events(), 200, SSE_HEADERS | headers, self.aclose)
@@ -142,6 +145,7 @@ class InferenceStream:
 
     async def aclose(self) -> None:
         """Close the engine's stream and the agent's explanation, also if `events` never began."""
+        self._count()
         delivered = self._kept + self.items.delivered
         busy_s = sum(leg.busy_s for leg in self._earlier) + self.items.busy_s
         self.record.delivered = Delivered(delivered, busy_s, self._first_token_s)
@@ -152,6 +156,11 @@ class InferenceStream:
             if self.watch is not None:
                 closing.callback(self.watch.close)
             closing.push_async_callback(self.items.aclose)
+
+    def _count(self) -> None:
+        """Note the tokens that were taken so far. The tier that goes on reads a prompt that nobody sent."""
+        completion = self._withdrawn + self._kept + self.items.delivered
+        self.record.tokens.saw(self._prompt_tokens or self.items.prompt_tokens, completion)
 
     def _opening(self) -> bytes:
         stub = self.request.mock or self.config.inference_mode == "mock"
@@ -167,6 +176,7 @@ class InferenceStream:
     async def _body(self) -> AsyncIterator[bytes]:
         while True:
             item = await self.items.get(PING_EVERY_S)
+            self._count()
             if isinstance(item, TokenBatch):
                 self._raise_if_late()
                 yield await self._delivered(item)
@@ -253,6 +263,7 @@ class InferenceStream:
         assert self.watch is not None
         old, self.items, self._taking = self.items, self._taking, None
         self._prompt_tokens, self._kept = old.prompt_tokens, 0 if rewrite else old.delivered
+        self._withdrawn = old.delivered - self._kept
         self._earlier = await old.hand_over()
         # Of an answer with more parts the signs are of the last one.
         if self.report is not None and len(self._earlier) == 1:

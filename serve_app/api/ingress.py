@@ -282,6 +282,7 @@ class Ingress:
                     partial(self._tiers.http, made.tier, engine_call(request, body, made, request_id)),
                     until_s=record.arrived_s + limits.request_timeout_s,
                     on_lost=partial(record.lose, made.tier),
+                    on_progress=lambda progress: record.tokens.saw(*progress),
                 ),
                 self._config,
                 self._pool,

@@ -31,6 +31,27 @@ class Delivered(NamedTuple):
 
 
 @dataclass(slots=True)
+class TokensTaken:
+    """The tokens that a request has taken so far, however it goes on: of its prompt once, of its answers as they came.
+
+    Tokens of an answer that was withdrawn, as another tier began it anew, count too.
+    """
+
+    prompt: int = 0
+    completion: int = 0
+    more: Callable[[int], None] = lambda tokens: None
+    """Takes each number of new ones."""
+
+    def saw(self, prompt: int, completion: int) -> None:
+        """Note all that it has taken by now. A replica that begins it anew is not paid again."""
+        prompt, completion = max(prompt, self.prompt), max(completion, self.completion)
+        new = prompt + completion - self.prompt - self.completion
+        if new:
+            self.prompt, self.completion = prompt, completion
+            self.more(new)
+
+
+@dataclass(slots=True)
 class RequestRecord:
     """One request. Who answers it writes; who counts or logs it reads when it has ended."""
 
@@ -49,6 +70,7 @@ class RequestRecord:
     """None: nobody knows, as of answers of `/v1`, which are vLLM's own."""
     ended_s: float = 0.0
     """Monotonic clock, s."""
+    tokens: TokensTaken = field(default_factory=TokensTaken)
     request_id: str = ""
     lost: list[tuple[TierName, str]] = field(default_factory=list)
     """Tier and code of how each replica was lost that had the request, and another one was asked."""

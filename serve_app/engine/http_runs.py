@@ -14,7 +14,7 @@ from contextvars import Context, ContextVar
 from dataclasses import replace
 from functools import reduce
 
-from serve_app.engine.interface import EngineError, Finished, HttpRun, SpecStats
+from serve_app.engine.interface import EngineError, Finished, HttpProgress, HttpRun, SpecStats
 from sustainability.measured import Energy
 
 _CURRENT: ContextVar[RunWatch | None] = ContextVar("http run", default=None)
@@ -40,6 +40,7 @@ class RunWatch:
         self._first_token_s: float | None = None
         self._finished: dict[Hashable, Finished] = {}
         self._completion_tokens = 0
+        self._progress = self._told = HttpProgress(0, 0)
         self.refusal: EngineError | None = None
         """Why the engine did not take a request."""
 
@@ -54,15 +55,26 @@ class RunWatch:
         context.run(_CURRENT.set, self)
         return context
 
-    def admitted(self) -> None:
-        """Note that the engine took a request."""
+    def admitted(self, prompt_tokens: int = 0) -> None:
+        """Note that the engine took a request, with so many tokens of a prompt that was not counted before."""
         if self._admitted_s is None:
             self._admitted_s = self._clock()
+        before = self._progress
+        self._progress = before._replace(prompt_tokens=before.prompt_tokens + prompt_tokens)
 
-    def token(self) -> None:
-        """Note that there is a token."""
+    def token(self, tokens: int = 1) -> None:
+        """Note that there are tokens."""
         if self._first_token_s is None:
             self._first_token_s = self._clock()
+        before = self._progress
+        self._progress = before._replace(completion_tokens=before.completion_tokens + tokens)
+
+    def progress(self) -> HttpProgress | None:
+        """Return what was done so far; None: nothing since it was asked for last."""
+        if self._progress == self._told:
+            return None
+        self._told = self._progress
+        return self._progress
 
     def finished(self, finished: Finished, record: Hashable = None) -> None:
         """Note the end of one answer. Answers with the same record of drafts count their drafts together."""

@@ -241,6 +241,15 @@ class HttpRun:
     """Of all its answers."""
 
 
+class HttpProgress(NamedTuple):
+    """What the engine has done so far for one HTTP request, whether or not its answer will be complete."""
+
+    prompt_tokens: int
+    """Of all its prompts that the engine has taken, each once."""
+    completion_tokens: int
+    """Of all its answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """The engine's own counts."""

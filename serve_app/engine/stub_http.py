@@ -22,6 +22,7 @@ from serve_app.api.spec_view import used_spec
 from serve_app.api.v1.conversation import conversation, other_text
 from serve_app.engine.http_runs import current_run
 from serve_app.engine.interface import (
+    ID_BYTES,
     Admitted,
     EngineError,
     EngineItem,
@@ -117,11 +118,11 @@ async def _watched(items: AsyncGenerator[EngineItem, None]) -> AsyncIterator[Eng
     async for item in items:
         if run is not None:
             if isinstance(item, Admitted):
-                run.admitted()
+                run.admitted(len(item.prompt_ids) // ID_BYTES)
             elif isinstance(item, Finished):
                 run.finished(item)
             else:
-                run.token()
+                run.token(len(item.ids))
         yield item
 
 

@@ -60,9 +60,9 @@ class _Outbox:
 
 
 async def call_asgi(
-    app: ASGIApp, call: HttpCall, context: Context | None = None
+    app: ASGIApp, call: HttpCall, context: Context | None = None, tick_s: float | None = None
 ) -> AsyncGenerator[ResponseStart | bytes, None]:
-    """Yield the response to one request: `ResponseStart`, then body chunks.
+    """Yield the response to one request: `ResponseStart`, then body chunks; nothing (b"") after `tick_s` of silence.
 
     The application runs in `context`, or in a copy of the caller's.
 
@@ -88,7 +88,9 @@ async def call_asgi(
     task.add_done_callback(lambda _: outbox.ready.set())
     try:
         while True:
-            await outbox.ready.wait()
+            if not await _is_set(outbox.ready, tick_s):
+                yield b""
+                continue
             outbox.ready.clear()
             start, outbox.start = outbox.start, None
             if start is not None:
@@ -112,6 +114,16 @@ async def call_asgi(
         if outbox.done and not task.cancelled() and (error := task.exception()) is not None:
             # Starlette answers with a 500 and raises the error again, for its server to log.
             logger.error("%s %s was answered, then failed", call.method, call.path, exc_info=error)
+
+
+async def _is_set(event: asyncio.Event, within_s: float | None) -> bool:
+    """Wait for an event; return whether it came in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _scope(call: HttpCall) -> dict[str, Any]:

@@ -27,14 +27,14 @@ import msgspec
 from cluster.supervision import Supervised
 from router.signs import Signs
 from serve_app.api.errors import ApiError, Failure
-from serve_app.engine.interface import Admitted, Finished, HttpRun, TokenBatch
+from serve_app.engine.interface import Admitted, Finished, HttpProgress, HttpRun, TokenBatch
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.cancellation import cancel_and_wait
 from serve_app.transport.heartbeat import BEAT_EVERY_S, LOST_AFTER_S, BeatTo, Heartbeats
 from serve_app.transport.stream import ItemStream
 
 logger = logging.getLogger("ray.serve")
-Message = Admitted | Finished | Failure | ResponseStart | HttpRun
+Message = Admitted | Finished | Failure | ResponseStart | HttpRun | HttpProgress
 Item = bytes | TokenBatch | Message
 
 _HEADER: Final = struct.Struct(">IB")
@@ -49,6 +49,7 @@ _MESSAGES: Final[dict[int, type[Message]]] = {
     4: Failure,
     5: ResponseStart,
     6: HttpRun,
+    8: HttpProgress,
 }
 _BATCH: Final = 7
 _BATCH_HEAD: Final = struct.Struct(">dI3dId")

@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponse
 from router.registry import TierName
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
-from serve_app.engine.interface import Admitted, Finished, GenerationRequest, HttpRun, TokenBatch
+from serve_app.engine.interface import Admitted, Finished, GenerationRequest, HttpProgress, HttpRun, TokenBatch
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.channel import Item, TokenChannel
@@ -22,7 +22,7 @@ from serve_app.transport.stream import ItemStream
 
 GenerationStream = ItemStream[Admitted | TokenBatch | Finished]
 """Items of `EngineDeployment.generate`."""
-ResponseStream = ItemStream[ResponseStart | bytes | HttpRun]
+ResponseStream = ItemStream[ResponseStart | bytes | HttpProgress | HttpRun]
 """Items of `EngineDeployment.http`; `bytes` are pieces of the response's body."""
 
 

@@ -17,7 +17,17 @@ from typing import Final, NamedTuple
 
 from router.registry import TierName
 from serve_app.api.errors import ApiError, incomplete_stream
-from serve_app.engine.interface import ID_BYTES, NOT_RESUMABLE, Admitted, Finished, HttpRun, Leg, Resume, TokenBatch
+from serve_app.engine.interface import (
+    ID_BYTES,
+    NOT_RESUMABLE,
+    Admitted,
+    Finished,
+    HttpProgress,
+    HttpRun,
+    Leg,
+    Resume,
+    TokenBatch,
+)
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import GenerationStream, ResponseStream
 from serve_app.transport.patience import MOST_REPEATS, PAUSE_S, Patience
@@ -213,12 +223,14 @@ class RepeatingStream:
         until_s: monotonic clock after which nobody is asked again, s.
         clock: monotonic, s.
         on_lost: takes the code of the first error because of which another replica is asked.
+        on_progress: takes what the engine has done so far.
     """
 
     call: Callable[[], ResponseStream]
     until_s: float
     clock: Callable[[], float] = time.monotonic
     on_lost: Callable[[str], None] = lambda code: None
+    on_progress: Callable[[HttpProgress], None] = lambda progress: None
     _items: ResponseStream = field(init=False)
     _began: bool = field(default=False, init=False)
     _patience: Patience = field(init=False)
@@ -232,8 +244,10 @@ class RepeatingStream:
         Raises:
             ApiError: the request failed, or nobody can answer.
         """
+        until_s = self.clock() + wait_s
         try:
-            item = await self._items.get(wait_s)
+            while isinstance(item := await self._items.get(max(0.0, until_s - self.clock())), HttpProgress):
+                self.on_progress(item)
         except ApiError as error:
             return await self._again(error)
         if item is None and not self._began:

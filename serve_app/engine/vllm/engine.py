@@ -155,8 +155,10 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
             records.began_working()
         add(request, *args, **kwargs)
         if (run := current_run()) is not None:
-            run.admitted()
-            runs[processor.request_states[request.request_id]] = run
+            state = processor.request_states[request.request_id]
+            # Several answers to one prompt are as many requests.
+            run.admitted(state.prompt_len if state.request_index == 0 else 0)
+            runs[state] = run
 
     def watched(outputs: list[EngineCoreOutput], made_s: float | None = None, *args: Any, **kwargs: Any) -> Any:
         under_way = []
@@ -166,7 +168,7 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
             if state is not None and (run := runs.get(state)) is not None:
                 under_way.append((run, output, state))
                 if output.new_token_ids:
-                    run.token()
+                    run.token(len(output.new_token_ids))
             records.take(output, collector)
             if output.spec_decode_metrics is not None and collector is not None:
                 output.spec_decode_metrics = ShownMetrics.of(output.spec_decode_metrics, records.of(collector))

@@ -16,8 +16,8 @@ from starlette.routing import Route
 
 from serve_app.api.errors import Failure
 from serve_app.engine.http_runs import RunWatch, current_run
-from serve_app.engine.interface import Engine, EngineError, Finished, HttpRun, SpecStats
-from serve_app.engine.stream_items import http_items
+from serve_app.engine.interface import Engine, EngineError, Finished, HttpProgress, HttpRun, SpecStats
+from serve_app.engine.stream_items import PROGRESS_EVERY_S, http_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from sustainability.measured import Energy
 
@@ -64,8 +64,8 @@ def test_a_request_that_engages_no_engine_is_no_run() -> None:
     assert RunWatch(1).take() is None
 
 
-async def items_of(app: Starlette) -> list[Any]:
-    call = HttpCall("POST", "/v1/x", [(b"content-type", b"application/json")], b"{}")
+async def items_of(app: Starlette, sequences: int = 1) -> list[Any]:
+    call = HttpCall("POST", "/v1/x", [(b"content-type", b"application/json")], b"{}", sequences)
     return [item async for item in http_items(cast(Engine, SimpleNamespace(dead=False)), app, call)]
 
 
@@ -95,8 +95,8 @@ async def test_the_run_comes_before_the_last_bytes_also_from_a_task_of_its_own()
     assert current_run() is None
     start, *rest = await items_of(app_of(answer))
     assert isinstance(start, ResponseStart)
-    first, run, last = rest
-    assert (first, run.finished, last) == (b"first", END, b"last")
+    first, progress, run, last = rest
+    assert (first, progress, run.finished, last) == (b"first", HttpProgress(0, 1), END, b"last")
     assert current_run() is None
 
 
@@ -143,6 +143,62 @@ async def test_a_stream_is_held_back_until_the_engine_has_its_request() -> None:
 
     start, *pieces = await items_of(app_of(answer))
     assert (start.status, pieces) == (200, [b"created", b"token"])
+
+
+async def test_a_whole_answer_that_takes_long_says_how_far_it_is_with_no_byte_of_it() -> None:
+    async def answer(request: Request) -> Response:
+        run = current_run()
+        assert run is not None
+        run.admitted(5)
+        run.admitted()  # another answer to the same prompt
+        for _ in range(4):
+            await asyncio.sleep(PROGRESS_EVERY_S)
+            run.token(2)
+        await asyncio.sleep(2.5 * PROGRESS_EVERY_S)
+        run.finished(END)
+        run.finished(END)
+        return JSONResponse({})
+
+    items = await items_of(app_of(answer), sequences=2)
+    told = [item for item in items if isinstance(item, HttpProgress)]
+    assert told[0].prompt_tokens == 5
+    assert told[-1] == HttpProgress(5, 8)
+    assert [item.completion_tokens for item in told] == sorted({item.completion_tokens for item in told})
+    assert len(told) >= 3
+    start, run, body = [item for item in items if not isinstance(item, HttpProgress)]
+    assert (type(start), type(run), body) == (ResponseStart, HttpRun, b"{}")
+
+
+async def test_an_answer_that_fails_says_before_what_it_took() -> None:
+    async def answer(request: Request) -> Response:
+        async def body() -> AsyncGenerator[bytes, None]:
+            run = current_run()
+            assert run is not None
+            run.admitted(5)
+            yield b"first"
+            await asyncio.sleep(PROGRESS_EVERY_S / 2)
+            run.token(3)
+            raise RuntimeError("the engine failed")
+
+        return StreamingResponse(body())
+
+    *_, progress, failure = await items_of(app_of(answer))
+    assert (progress, type(failure)) == (HttpProgress(5, 3), Failure)
+
+
+async def test_a_stream_whose_first_event_is_an_error_is_that_error_also_after_a_while() -> None:
+    async def answer(request: Request) -> Response:
+        async def body() -> AsyncGenerator[bytes, None]:
+            run = current_run()
+            assert run is not None
+            run.admitted(5)
+            await asyncio.sleep(3 * PROGRESS_EVERY_S)
+            yield b'data: {"error": {"code": 400, "message": "no"}}\n\n'
+
+        return StreamingResponse(body())
+
+    items = [item for item in await items_of(app_of(answer)) if not isinstance(item, HttpProgress)]
+    assert items[0].status == 400
 
 
 async def test_a_response_whose_engine_is_never_asked_is_passed_on() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.interface import Admitted, Finished, Leg, Resume, SpecStats, TokenBatch, pack_ids
+from serve_app.engine.interface import Admitted, Finished, HttpProgress, Leg, Resume, SpecStats, TokenBatch, pack_ids
 from serve_app.transport.asgi_call import ResponseStart
 from serve_app.transport.client import GenerationStream, ResponseStream
 from serve_app.transport.resuming import RepeatingStream, Resumed, ResumingStream
@@ -283,3 +283,21 @@ async def test_a_v1_request_waits_for_a_tier_that_is_full_since_it_lost_a_replic
     with pytest.raises(ApiError, match="too many requests"):
         await read_http(repeating(refused))
     assert refused.calls == 1
+
+
+async def test_progress_of_a_v1_answer_is_told_and_is_no_part_of_it() -> None:
+    told: list[HttpProgress] = []
+    replicas = HttpReplicas([HttpProgress(5, 0), DEAD], [HttpProgress(5, 0), START, HttpProgress(5, 2), b"whole"])
+    loop = asyncio.get_running_loop()
+    stream = RepeatingStream(replicas.call, loop.time() + 900, loop.time, on_progress=told.append)
+    assert await read_http(stream) == [START, b"whole"]
+    assert told == [(5, 0), (5, 0), (5, 2)]
+
+
+async def test_progress_keeps_nobody_from_looking_at_the_clock() -> None:
+    script = [each for tokens in range(100) for each in (HttpProgress(5, tokens), Wait(0.25))]
+    stream = repeating(HttpReplicas(script))
+    began_s = asyncio.get_running_loop().time()
+    assert await stream.get(2.0) is TICK
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(2.0, abs=0.01)
+    await stream.aclose()
