@@ -7,7 +7,8 @@ It serves front-end development (`mock: true`), integration tests and relay benc
 application with `inference_mode: mock`, words of the form `stub:NAME=VALUE` in the last message are directives:
 
     stub:tokens=N      the answer ends by itself after N tokens (finish_reason `stop`)
-    stub:rate=R        R tokens/s for this stream instead of the configured speed (0: unlimited)
+    stub:rate=R        R tokens/s for this stream instead of the configured speed (0: unlimited), until another tier
+                       goes on with it
     stub:fail=N        the engine fails this request after N tokens, retryable
     stub:die=N         the replica's process exits after N tokens, without notice
     stub:first=S       S seconds pass before the first token
@@ -224,6 +225,8 @@ class StubEngine:
             request.resume.check(self.entry.name, prompt_ids)
             before = len(request.resume.delivered_ids) // ID_BYTES
             todo = replace(todo, first=0.0, fail=None, die=None)  # its faults happened
+        if request.begun:
+            todo = replace(todo, rate=None)  # of the tier that began it
         yield Admitted(self.entry.name, prompt_ids)
 
         self._running.add(request.request_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.api import Answer, Api
 
 LOOPS = "Say something. stub:loop=0 stub:rate=25"
-"""Known as a loop after 5 s; a replica with a stub starts in some seconds."""
+"""Known as a loop after 5 s; a replica with a stub starts in some seconds, and goes on eight times as fast."""
 ASKED = {"prompt": LOOPS, "mode": "manual", "power": 10, "max_tokens": 1500, "escalate": "auto"}
 
 

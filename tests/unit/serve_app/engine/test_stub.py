@@ -174,6 +174,14 @@ async def test_the_rate_directive_beats_the_configured_speed(rate: str, took_s: 
     assert len(tokens_of(items)) == 16
 
 
+async def test_another_tier_goes_on_at_its_own_speed() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    items = await answer(replace(generation("stub:rate=4"), begun="The dial"), stub(tokens_per_s=10))
+    assert loop.time() - began == pytest.approx(1.6)
+    assert len(tokens_of(items)) == 16
+
+
 async def test_the_until_directive_ends_the_answer_when_its_file_exists(tmp_path: Path) -> None:
     items: list[EngineItem] = []
     async for item in stub(tokens_per_s=10).generate(generation(f"stub:until={tmp_path}/now", max_tokens=9)):
