@@ -85,7 +85,11 @@ class InferenceRequest(Frozen):
         description="String or list of strings that end the answer; they are not part of it.",
     )
     logprobs: StrictBool = Field(default=False, description="True: each token event carries its log-probability.")
-    reasoning: StrictBool = Field(default=True, description="True: a `reasoning` event explains the choice.")
+    reasoning: StrictBool = Field(
+        default=True,
+        description="True: a `reasoning` event explains the choice. False: none does, and nothing of the request goes "
+        "to the router agent's API, whatever `agent.mode` is.",
+    )
     mock: StrictBool = Field(
         default=False,
         description="True: the stub engine answers, for front-end development; only where the operator allows it.",

@@ -136,5 +136,7 @@ def off_gpu_nodes(registry: Profile) -> dict[str, Any]:
 def actor_options(tier: Tier, models_dir: Path) -> dict[str, Any]:
     """Return what a tier's replicas need: CPUs, GPUs of its type, and the environment of vLLM's build for them."""
     environment = cpu_environment(Path(sys.prefix)) if tier.gpu is None else gpu_environment(models_dir)
+    # Else vLLM would tell its makers, at each start and every ten minutes, which model runs on which hardware.
+    environment["VLLM_NO_USAGE_STATS"] = "1"
     options: dict[str, Any] = {"num_cpus": tier.cpus, "runtime_env": {"env_vars": environment}}
     return options if tier.gpu is None else options | {"num_gpus": tier.gpus, "accelerator_type": tier.gpu}

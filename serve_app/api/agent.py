@@ -8,13 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from router.agent.bounds import Case
+from router.agent.leaving import KEY_VARIABLE, Leaving
 from router.agent.metering import Meter
 from router.agent.planner import Chooser, advise, not_advised
 from router.agent.result import API_FAILURES, AgentChoice, AgentFallback, AgentResult
 from router.agent.settings import ActiveMode, AgentSettings, active_mode
 from router.plan import Plan
+from router.request import InferenceRequest
 from router.trace_steps import TraceStep
 from serve_app.api.explanation import Explanation
+from serve_app.auth.keys import Key
 from serve_app.config import AppConfig
 
 if TYPE_CHECKING:
@@ -24,11 +27,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
 PAUSE_AFTER: Final = 3
 """Failures of the API in a row after which it is not called for `pause_s`; the first failure after a pause begins the
 next. One failure may be chance, and each further request would wait for the same failure."""
 AnswerT = TypeVar("AnswerT")
+
+
+def may_leave(request: InferenceRequest, key: Key | None) -> bool:
+    """Return whether anything of a request may go to the agent's API.
+
+    Args:
+        request: it can refuse that; one for the stub never goes there.
+        key: of whoever sent it, which can refuse that too; None: nobody was asked for one.
+    """
+    return request.reasoning and not request.mock and (key is None or key.external_reasoning)
 
 
 class Gate:
@@ -86,6 +98,7 @@ class Advisor:
         explainer: explains plans (`single_shot`).
         chooser: makes plans (the other modes).
         client: closed with the advisor.
+        leaving: what it sends out of the cluster; None: nothing.
     """
 
     def __init__(
@@ -97,7 +110,9 @@ class Advisor:
         explainer: MessagesAgent | None = None,
         chooser: Chooser | None = None,
         client: AsyncAnthropic | None = None,
+        leaving: Leaving | None = None,
     ) -> None:
+        self.leaving = leaving
         self._mode = mode
         self._settings = settings
         self._unavailable = unavailable
@@ -106,12 +121,12 @@ class Advisor:
         self._client = client
         self._gate = Gate(settings)
 
-    async def advise(self, case: Case) -> tuple[Plan, AgentResult | Explanation | None]:
+    async def advise(self, case: Case, key: Key | None = None) -> tuple[Plan, AgentResult | Explanation | None]:
         """Return the plan to follow, and the agent's result or the explanation that is still to come.
 
-        It returns at once if the agent explains, and after the agent's work if the agent plans.
+        It returns at once if the agent explains, or may not be asked, and after the agent's work if the agent plans.
         """
-        if self._mode == "single_shot" and not case.request.reasoning:
+        if not may_leave(case.request, key):
             return case.plan, None
         if self._unavailable is not None:
             return not_advised(case, self._settings, self._mode, self._unavailable)
@@ -161,8 +176,9 @@ def make_advisor(config: AppConfig, env: Mapping[str, str]) -> Advisor | None:
     if not key:
         why = AgentFallback("no_key", f"{KEY_VARIABLE} is not set in the environment of the ingress")
         return Advisor(mode, settings, unavailable=why)
+    leaves = Leaving.of(settings, mode, env)
     if mode == "agent_sdk":
-        return _sdk_advisor(settings, config, key)
+        return _sdk_advisor(settings, config, key, leaves)
     # Only an ingress with an agent pays for the SDK's import.
     from anthropic import AsyncAnthropic
 
@@ -171,14 +187,14 @@ def make_advisor(config: AppConfig, env: Mapping[str, str]) -> Advisor | None:
     client = AsyncAnthropic(api_key=key, base_url=settings.base_url, max_retries=0, timeout=settings.timeout_s)
     agent = MessagesAgent(client, config, settings)
     if mode == "single_shot":
-        return Advisor(mode, settings, explainer=agent, client=client)
-    return Advisor(mode, settings, chooser=agent, client=client)
+        return Advisor(mode, settings, explainer=agent, client=client, leaving=leaves)
+    return Advisor(mode, settings, chooser=agent, client=client, leaving=leaves)
 
 
-def _sdk_advisor(settings: AgentSettings, config: AppConfig, key: str) -> Advisor:
+def _sdk_advisor(settings: AgentSettings, config: AppConfig, key: str, leaves: Leaving) -> Advisor:
     try:
         from router.agent.sdk import SdkAgent
     except ImportError as error:
         why = AgentFallback("not_installed", f"mode agent_sdk needs the extra `agent-sdk`: {error}")
         return Advisor("agent_sdk", settings, unavailable=why)
-    return Advisor("agent_sdk", settings, chooser=SdkAgent(config, settings, key))
+    return Advisor("agent_sdk", settings, chooser=SdkAgent(config, settings, key), leaving=leaves)

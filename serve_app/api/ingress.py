@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -28,6 +29,7 @@ from cluster.observability import series
 from cluster.observability.totals import CONTENT_TYPE
 from cluster.supervision import troubles
 from router.agent.bounds import Case
+from router.agent.leaving import leaving_words
 from router.agent.result import AgentResult
 from router.difficulty.classify import load_classifier
 from router.needs import NOTHING_MORE, NOTHING_TRIED, Needs
@@ -58,8 +60,9 @@ from serve_app.api.v1.openai import CHAT, COMPLETIONS, RESPONSES, STATELESS
 from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.api.views import drafts_both_ways, tiers_view
 from serve_app.auth.front_door import FrontDoor
-from serve_app.auth.identity import authentication, may_see_decision
+from serve_app.auth.identity import authentication, key_of, may_see_decision
 from serve_app.auth.key_file import FollowedKeys
+from serve_app.auth.keys import Key
 from serve_app.config import AppConfig
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import stream_items
@@ -74,6 +77,8 @@ from serve_app.transport.client import GenerationStream, TierClient
 from serve_app.transport.ray_errors import RAY_ERRORS
 from serve_app.transport.resuming import RepeatingStream, ResumingStream
 from serve_app.transport.stream import LocalStream
+
+logger = logging.getLogger("ray.serve")
 
 _V1: Final = {
     "/v1/chat/completions": CHAT,
@@ -111,6 +116,9 @@ class Ingress:
         self._door = FrontDoor(config.auth)
         self._keys = FollowedKeys(config.auth.keys_path) if config.auth.mode == "keys" else None
         self._advisor = make_advisor(config, os.environ)
+        self._leaving = None if self._advisor is None else self._advisor.leaving
+        if self._leaving is not None:
+            logger.warning("what leaves the cluster: %s", leaving_words(self._leaving.view()))
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
         replica_id = serve.get_replica_context().replica_id.unique_id
         drain = Drain(pool, replica_id, self._open)
@@ -185,7 +193,7 @@ class Ingress:
         body = parse_inference(given, self._config)
         if self._config.ingress.log_prompts:
             record.prompt = prompt_of(given)
-        (made, agent), tried = await self._plan(body), NOTHING_TRIED
+        (made, agent), tried = await self._plan(body, record.key), NOTHING_TRIED
         while True:
             record.planned(made)
             try:
@@ -239,7 +247,7 @@ class Ingress:
     def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
         return self._counted.planned(lambda: planned(request, self._pool.observation, self._config, needs))
 
-    async def _plan(self, request: InferenceRequest) -> tuple[Plan, AgentResult | Explanation | None]:
+    async def _plan(self, request: InferenceRequest, key: Key | None) -> tuple[Plan, AgentResult | Explanation | None]:
         """Plan a request, with the agent if there is one.
 
         Raises:
@@ -247,9 +255,9 @@ class Ingress:
         """
         observation = self._pool.observation
         made = self._planned(request)
-        if self._advisor is None or request.mock:
+        if self._advisor is None:
             return made, None
-        return await self._advisor.advise(Case(request, made, self._config, observation))
+        return await self._advisor.advise(Case(request, made, self._config, observation), key)
 
     def _ask(self, tier: TierName, request: GenerationRequest, *, stub: bool) -> GenerationStream:
         """Ask a replica of a tier, or the stub engine in this process, so that front-end development wakes no GPU.
@@ -313,8 +321,10 @@ class Ingress:
         return JSONResponse(model_view(request.path_params["model"]))
 
     async def tiers(self, request: Request, request_id: str) -> Response:
-        """`GET /api/tiers`: the registry, and the state of each tier."""
-        return JSONResponse(tiers_view(self._config, self._pool.observation))
+        """`GET /api/tiers`: the registry, the state of each tier, and what leaves the cluster for whoever asks."""
+        key = key_of(request)
+        leaving = self._leaving if key is None or key.external_reasoning else None
+        return JSONResponse(tiers_view(self._config, self._pool.observation, leaving))
 
     async def decision(self, request: Request, request_id: str) -> Response:
         """`GET /api/decisions/{id}`: the tier of a request of the last hour, and what each other would have taken.

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from router.agent.leaving import Leaving
 from router.observation import ClusterGpus, Observation, TierState
 from router.registry import Tier
 from router.runs.summary import Recent, RunSummary
 from serve_app.config import AppConfig
 
 
-def tiers_view(config: AppConfig, observation: Observation) -> dict[str, Any]:
-    """Return the body of `/api/tiers`."""
+def tiers_view(config: AppConfig, observation: Observation, leaving: Leaving | None = None) -> dict[str, Any]:
+    """Return the body of `/api/tiers`.
+
+    Args:
+        config: with the registry.
+        observation: of the tiers.
+        leaving: what leaves the cluster; None: nothing.
+    """
     return {
         "profile": config.profile,
         "profile_reason": config.profile_reason,
         "inference_mode": config.inference_mode,
+        "leaves_cluster": None if leaving is None else leaving.view(),
         "baseline": config.baseline.model_dump(),
         "gpus": _gpus(observation.gpus),
         "tiers": [_tier(name, tier, observation.tier(name)) for name, tier in config.tiers.items()],

@@ -31,6 +31,7 @@ from serve_app.cli.numbers import FiniteRange
 
 _WIDE: Final = 10_000
 _NONE: Final = "none"
+_ON_OFF: Final = ("off", "on")
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -90,7 +91,7 @@ def _file_option(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """Make, list, revoke and rotate API keys. A running application sees a change within seconds."""
+    """Make, list, change, revoke and rotate API keys. A running application sees a change within seconds."""
 
 
 @command.command()
@@ -104,9 +105,17 @@ def command() -> None:
 @click.option(
     "--expires", type=click.DateTime(("%Y-%m-%d",)), metavar="DATE", help="2027-01-31: refused from then on, UTC"
 )
+@click.option(
+    "--no-external-reasoning",
+    "stays",
+    is_flag=True,
+    help="nothing of its requests goes to the router agent's API, outside the cluster",
+)
 @_limit_options
 @_file_option
-def new(path: Path, name: str, scope: KeyScope, expires: datetime | None, **limits: float | NoLimit | None) -> None:
+def new(
+    path: Path, name: str, scope: KeyScope, expires: datetime | None, *, stays: bool, **limits: float | NoLimit | None
+) -> None:
     """Make a key and print it, once: only its hash is kept. Makes the file where there is none.
 
     Keys that were revoked or expired more than 90 days ago are dropped from the file. A key without limits of its own
@@ -120,7 +129,7 @@ def new(path: Path, name: str, scope: KeyScope, expires: datetime | None, **limi
     expires_at = None if expires is None else expires.replace(tzinfo=UTC)
     if expires_at is not None and expires_at <= now:
         raise ConfigError(f"--expires: got {expires_at:%Y-%m-%d}, must be a day to come")
-    made = make_key(name, scope, now, expires_at, _limited(None, limits))
+    made = make_key(name, scope, now, expires_at, _limited(None, limits), external_reasoning=not stays)
     with changing(path, new=True):
         listed = load_keys(path) if path.exists() else KeyList(version=1)
         if any(key.valid(now) for key in listed.named(name)):
@@ -135,13 +144,15 @@ def list_keys(path: Path) -> None:
     """List the keys of the file, also those that are revoked or expired."""
     now = utc_now()
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for column in ("id", "name", "scope", "state", "made", "expires", "limits"):
+    for column in ("id", "name", "scope", "state", "made", "expires", "external reasoning", "limits"):
         table.add_column(column, no_wrap=True)
     for key in load_keys(path).keys:
         end = key.expires_at if key.overlap_ends_at is None else key.ends_at
         expires = "-" if end is None else f"{end:%Y-%m-%d %H:%M}"
         made, limits = f"{key.created_at:%Y-%m-%d %H:%M}", _words(key.limits)
-        table.add_row(key.id, key.name, key.scope, key.state(now), made, expires, limits)
+        table.add_row(
+            key.id, key.name, key.scope, key.state(now), made, expires, _ON_OFF[key.external_reasoning], limits
+        )
     (Console() if sys.stdout.isatty() else Console(width=_WIDE)).print(table)
 
 
@@ -192,6 +203,27 @@ def limits(path: Path, name_or_id: str, *, default: bool, **given: float | NoLim
         click.echo(f"limits of {key.id} ({key.name}): {_words(key.limits)}", err=True)
 
 
+@command.command("external-reasoning")
+@click.argument("name_or_id", metavar="NAME|ID")
+@click.argument("state", type=click.Choice(_ON_OFF))
+@_file_option
+def external_reasoning(path: Path, name_or_id: str, state: str) -> None:
+    """Let something of a key's requests go to the router agent's API, or nothing: of the valid keys of a name, or of an
+    id.
+
+    \f
+    Raises:
+        ConfigError: there is no such key, or the file is wrong.
+    """
+    now = utc_now()
+    with changing(path):
+        listed = load_keys(path)
+        keys = [key.model_copy(update={"external_reasoning": state == "on"}) for key in _valid(listed, name_or_id, now)]
+        write_keys(path, listed.replaced(keys))
+    for key in keys:
+        click.echo(f"external reasoning of {key.id} ({key.name}): {state}", err=True)
+
+
 @command.command()
 @click.argument("name_or_id", metavar="NAME|ID")
 @click.option(
@@ -203,7 +235,8 @@ def limits(path: Path, name_or_id: str, *, default: bool, **given: float | NoLim
 )
 @_file_option
 def rotate(path: Path, name_or_id: str, overlap_hours: float) -> None:
-    """Make a new key of the same name, scope, limits and day of expiry, print it once, and end the old one.
+    """Make a new key of the same name, scope, day of expiry, limits and external reasoning, print it once, and end the
+    old one.
 
     \f
     Raises:
@@ -214,7 +247,7 @@ def rotate(path: Path, name_or_id: str, overlap_hours: float) -> None:
         listed = load_keys(path)
         keys = _valid(listed, name_or_id, now)
         old = keys[-1]
-        made = make_key(old.name, old.scope, now, old.expires_at, old.limits)
+        made = make_key(old.name, old.scope, now, old.expires_at, old.limits, external_reasoning=old.external_reasoning)
         ends_at = now + timedelta(hours=overlap_hours)
         ended = [_ending(key, now, ends_at) for key in keys]
         write_keys(path, listed.replaced(ended).with_new(made.key, now))

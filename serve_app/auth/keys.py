@@ -98,6 +98,11 @@ class Key(Frozen):
     limits: KeyLimits | None = Field(
         default=None, description="How much it may take; null: as `auth.default_limits` says."
     )
+    external_reasoning: bool = Field(
+        default=True,
+        strict=True,
+        description="False: nothing of its requests goes to the router agent's API, outside the cluster.",
+    )
 
     @property
     def ends_at(self) -> datetime | None:
@@ -173,7 +178,13 @@ class NewKey(NamedTuple):
 
 
 def make_key(
-    name: str, scope: KeyScope, now: datetime, expires_at: datetime | None = None, limits: KeyLimits | None = None
+    name: str,
+    scope: KeyScope,
+    now: datetime,
+    expires_at: datetime | None = None,
+    limits: KeyLimits | None = None,
+    *,
+    external_reasoning: bool = True,
 ) -> NewKey:
     """Make a key.
 
@@ -189,7 +200,7 @@ def make_key(
     secret = f"pl_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     key = Key(
         id=key_id, name=name, scope=scope, sha256=_hash(secret), created_at=now.replace(microsecond=0),
-        expires_at=expires_at, limits=limits,
+        expires_at=expires_at, limits=limits, external_reasoning=external_reasoning,
     )  # fmt: skip
     return NewKey(key, secret)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from router.agent.leaving import KEY_VARIABLE as LEAVING_KEY_VARIABLE
+from router.agent.leaving import Leaving, leaving_words
 from router.application_key import KEY_VARIABLE
 from serve_app.cli.application import served_entry
 
@@ -14,6 +16,7 @@ _EXAMPLE: Final = '{"prompt": "What is the capital of France?"}'
 WITHOUT_KEY: Final = (
     f"what the tiers do is not shown here: the application asks for a key, and {KEY_VARIABLE} has no valid one"
 )
+_IF_SO: Final = f"where {LEAVING_KEY_VARIABLE} is in the ingress's environment, as it is in this one, "
 _TOLD: Final = frozenset({"provisioning", "loading", "warm", "failed"})
 """States of a tier whose beginning is told; that a tier is busy changes with each request."""
 
@@ -39,6 +42,25 @@ def welcome(url: str, dashboard: str | None, token: str | None, *, asks_for_key:
     if dashboard is not None:
         lines.append(f"  Ray    {dashboard}" + ("" if token is None else f", which asks for a token: {token}"))
     return "\n".join(["", *lines, "  stop   Ctrl-C drains, a second one stops at once", ""])
+
+
+def leaves(view: Mapping[str, Any]) -> list[str]:
+    """Return the line that says what leaves the cluster, for the key of this environment; none if nothing does.
+
+    Args:
+        view: a body of `/api/tiers`.
+    """
+    leaving = view["leaves_cluster"]
+    return [] if leaving is None else [_leaves(leaving_words(leaving))]
+
+
+def may_leave(leaving: Leaving | None) -> list[str]:
+    """Return the same line where the application tells nothing without a key, from the file and this environment."""
+    return [] if leaving is None else [_leaves(_IF_SO + leaving_words(leaving.view()))]
+
+
+def _leaves(words: str) -> str:
+    return f"  leaves {words}"
 
 
 def command_here(name: str, program: Path, folder: Path) -> str:

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,11 +31,21 @@ from ray.serve.schema import ApplicationStatusOverview, ServeApplicationSchema, 
 
 from cluster.profiles.this_machine import name_a100
 from cluster.ray_address import raise_if_silent
+from router.agent.leaving import Leaving, leaving
+from router.agent.settings import AgentSettings
 from router.application_key import key_headers
 from router.errors import ConfigError
 from serve_app.check_config import IMPORT_PATH, check, keys_warnings, read_serve_config
 from serve_app.cli.application import KeyNeededError, read_tiers_view
-from serve_app.lifecycle.greeting import WITHOUT_KEY, command_here, starting, tier_changes, welcome
+from serve_app.lifecycle.greeting import (
+    WITHOUT_KEY,
+    command_here,
+    leaves,
+    may_leave,
+    starting,
+    tier_changes,
+    welcome,
+)
 from serve_app.lifecycle.process_log import FILE_NAME, ProcessLog, without_advice_against_tokens
 from serve_app.lifecycle.signals import StopSignals, kill_descendants
 from serve_app.lifecycle.stop import stop
@@ -83,7 +93,7 @@ def serve_file(path: Path, address: str | None) -> int:
             try:
                 client.deploy_apps(config, _blocking=False)
                 _wait_until_built(signals.received)
-                _watch([_url(config, app) for app in ours], signals.received)
+                _watch({_url(config, app): _may_leave(app) for app in ours}, signals.received)
             finally:
                 asyncio.run(stop(client, [app.name for app in ours], _print_line, ends_ray=_started_ray()))
     except SystemExit:
@@ -187,8 +197,20 @@ def _url(config: ServeDeploySchema, application: ServeApplicationSchema) -> str:
     return f"http://{shown}:{config.http_options.port}{(application.route_prefix or '/').rstrip('/')}"
 
 
-def _watch(urls: Sequence[str], stop: threading.Event) -> None:
-    """Tell where to go as soon as an application answers, then what its tiers do, until it is time to stop."""
+def _may_leave(application: ServeApplicationSchema) -> Leaving | None:
+    """Return what leaves the cluster if the ingress has this environment; None: nothing."""
+    args = application.args
+    mock = (os.environ.get("INFERENCE_MODE") or args.get("inference_mode")) == "mock"
+    return leaving(AgentSettings.model_validate(args.get("agent", {})), os.environ, mock=mock)
+
+
+def _watch(urls: Mapping[str, Leaving | None], stop: threading.Event) -> None:
+    """Tell where to go as soon as an application answers, then what its tiers do, until it is time to stop.
+
+    Args:
+        urls: of the applications, with what may leave the cluster.
+        stop: is set when it is time.
+    """
     seen: dict[str, dict[str, Any] | None] = dict.fromkeys(urls)
     silent: set[str] = set()
     """Those that ask for a key that is not there."""
@@ -201,6 +223,8 @@ def _watch(urls: Sequence[str], stop: threading.Event) -> None:
             except KeyNeededError:
                 if before is None:
                     _print_line(welcome(url, *_dashboard(), asks_for_key=True))
+                    for line in may_leave(urls[url]):
+                        _print_line(line)
                 _print_line(WITHOUT_KEY)
                 silent.add(url)
                 continue
@@ -208,6 +232,8 @@ def _watch(urls: Sequence[str], stop: threading.Event) -> None:
                 continue  # not yet, or not now: a redeploy
             if before is None:
                 _print_line(welcome(url, *_dashboard(), asks_for_key=bool(key_headers(os.environ))))
+                for line in leaves(view):
+                    _print_line(line)
             for line in tier_changes(before, view):
                 _print_line(line)
             seen[url] = view

@@ -13,7 +13,7 @@ import { RequestForm } from "./request.js";
 import { Answer } from "./state.js";
 import { TierBoard } from "./tiers.js";
 import { Why } from "./timeline.js";
-import { phaseWords, troubleTitle } from "./words.js";
+import { leavesWords, phaseWords, troubleTitle } from "./words.js";
 
 /** @import {InferenceRequest, Tiers} from "./types.js" */
 
@@ -36,6 +36,7 @@ const marks = byId("marks", HTMLInputElement);
 const legend = byId("legend", HTMLElement);
 const figuresBox = byId("figures", HTMLElement);
 const server = byId("server", HTMLElement);
+const leaves = byId("leaves", HTMLElement);
 
 /** @type {Tiers | null} */
 let tiers = null;
@@ -203,6 +204,7 @@ byId("form", HTMLFormElement).addEventListener("submit", (event) => {
   event.preventDefault();
   submit();
 });
+byId("reasoning", HTMLInputElement).addEventListener("change", drawLeaves);
 prompt.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
@@ -227,9 +229,17 @@ byId("examples", HTMLElement).addEventListener("click", (event) => {
   prompt.focus();
 });
 
+/** Says what of the next request leaves the cluster, if anything does. */
+function drawLeaves() {
+  const leaving = form.explains ? tiers?.leaves_cluster : null;
+  leaves.hidden = !leaving;
+  if (leaving) setText(leaves, leavesWords(leaving));
+}
+
 async function refreshTiers() {
   try {
     tiers = await getTiers();
+    drawLeaves();
     const warm = tiers.tiers.filter((tier) => ["warm", "busy"].includes(tier.state)).length;
     const stub = tiers.inference_mode === "mock" ? ", stub engines: no model answers" : "";
     setText(server, `profile ${tiers.profile}, ${warm} of ${tiers.tiers.length} tiers warm${stub}`);

@@ -46,6 +46,11 @@ export class RequestForm {
     };
   }
 
+  /** Whether the request lets the router's agent explain the choice. */
+  get explains() {
+    return this.#reasoning.checked;
+  }
+
   /** @returns {{escalate?: string, rewrite?: boolean}} */
   #escalation() {
     const { value } = this.#escalate;

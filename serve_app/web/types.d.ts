@@ -178,6 +178,11 @@ export interface Tiers {
   profile: string;
   profile_reason: string;
   inference_mode: "real" | "mock";
+  /** What of a request leaves the cluster, unless the request refuses it. Null: nothing does. */
+  leaves_cluster: {
+    to: string;
+    what: string;
+  } | null;
   baseline: {
     gpu: string;
   };

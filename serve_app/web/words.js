@@ -3,7 +3,7 @@
 import { counted, duration, figure } from "./format.js";
 
 /** @import {Answer, Trouble} from "./state.js" */
-/** @import {Status, Tier} from "./types.js" */
+/** @import {Status, Tier, Tiers} from "./types.js" */
 
 /** @type {Record<string, string>} */
 const WAITS = {
@@ -20,6 +20,11 @@ export function waitWords(status) {
   const waited = status.state === "resumed" ? "" : `waited ${duration(status.waited_s * 1000)}`;
   const reason = status.reason ? ` (${status.reason})` : "";
   return `${[WAITS[status.state] ?? status.state, waited, left].filter(Boolean).join(", ")}${reason}`;
+}
+
+/** @param {NonNullable<Tiers["leaves_cluster"]>} leaving */
+export function leavesWords({ to, what }) {
+  return `To explain the choice, this server sends to ${to}: ${what}. Untick “Explain the choice” in the options, and nothing leaves its cluster.`;
 }
 
 /** @type {Record<string, string>} */

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from router.agent.leaving import Leaving
 from router.agent.metering import Meter
 from router.agent.result import AgentResult
 from router.agent.settings import AgentSettings
@@ -88,7 +89,8 @@ def tiers() -> dict[str, Any]:
         running=1, watts=Watts(), learned=Learned({NAME: 0.5}), recent=runs, recent_by_category={NAME: runs}
     )
     gpus = ClusterGpus({NAME: GpuSupply()}, coming={NAME: 1}, failures={NAME: "no"})
-    return tiers_view(CONFIG, Observation(dict.fromkeys(CONFIG.tiers, state), gpus))
+    leaving = Leaving.of(AgentSettings(), "single_shot", {})
+    return tiers_view(CONFIG, Observation(dict.fromkeys(CONFIG.tiers, state), gpus), leaving)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.support.messages_api import Failure, Message, MessagesApi, ToolUse, s
 
 EASY = "What is the weather like today?"
 LONG = f"{EASY} stub:tokens=200"
+V1 = {"model": "auto", "messages": [{"role": "user", "content": EASY}]}
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +90,27 @@ def test_requests_that_want_no_explanation_ask_no_model(
     answer = explaining.infer(prompt=LONG, **body)
     assert claude.seen == []
     assert "agent" not in answer.one("metrics")
+
+
+def test_a_request_that_refuses_asks_no_model_that_would_plan_either(planning: Api, claude: MessagesApi) -> None:
+    answer = planning.infer(prompt=LONG, reasoning=False)
+    assert answer.all("reasoning") == []
+    assert claude.seen == []
+
+
+def test_a_v1_request_asks_no_model(explaining: Api, planning: Api, claude: MessagesApi) -> None:
+    for api in (explaining, planning):
+        assert api.post("/v1/messages", V1 | {"max_tokens": 5}).status_code == 200
+        assert api.post("/v1/chat/completions", V1).status_code == 200
+    assert claude.seen == []
+
+
+def test_the_tiers_say_what_leaves_the_cluster(explaining: Api, planning: Api, api: Api) -> None:
+    leaves = explaining.get("/api/tiers").json()["leaves_cluster"]
+    assert (leaves["to"], leaves["model"], leaves["prompt_chars"]) == ("127.0.0.1", "claude-haiku-5-5", 4000)
+    assert leaves["requests"] == "those of /api/inference"
+    assert planning.get("/api/tiers").json()["leaves_cluster"]["requests"].endswith("in auto mode")
+    assert api.get("/api/tiers").json()["leaves_cluster"] is None
 
 
 def test_the_agent_is_off_by_default_where_engines_are_stubs(api: Api, claude: MessagesApi) -> None:

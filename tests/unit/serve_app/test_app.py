@@ -47,6 +47,12 @@ def test_gpu_replicas_need_no_cuda_compiler_and_keep_what_they_compile_on_the_sh
     assert environment["TRITON_CACHE_DIR"] == "/mnt/models/vllm-caches/triton"
 
 
+def test_no_engine_reports_to_vllms_makers() -> None:
+    for profile in ("gpu", "local"):
+        for tier in load_profile(profile).tiers.values():
+            assert actor_options(tier, MODELS)["runtime_env"]["env_vars"]["VLLM_NO_USAGE_STATS"] == "1"
+
+
 def test_a_cpu_replica_asks_for_no_gpu_and_has_no_gpu_environment() -> None:
     options = actor_options(load_profile("local").tiers["eco"], MODELS)
     assert "num_gpus" not in options

@@ -16,6 +16,7 @@ from router.plan import Plan
 from router.trace_steps import TraceStep
 from serve_app.api.agent import PAUSE_AFTER, Advisor, Gate, make_advisor
 from serve_app.api.explanation import Explanation
+from serve_app.auth.keys import make_key, utc_now
 from tests.support.agent_cases import KEY, case_of
 from tests.support.app_config import app_config
 
@@ -61,9 +62,47 @@ async def test_with_a_key_it_explains() -> None:
     assert "agent" not in [step.step for step in plan.trace]
 
 
-async def test_a_request_without_reasoning_gets_no_explanation() -> None:
-    _, agent = await advised(ENV, {"reasoning": False})
+@pytest.mark.parametrize("mode", ["single_shot", "multi_turn", "agent_sdk"])
+async def test_a_request_without_reasoning_asks_nobody_whatever_the_mode(mode: str) -> None:
+    plan, agent = await advised(ENV, {"reasoning": False}, mode=mode)
     assert agent is None
+    assert "agent" not in [step.step for step in plan.trace]
+
+
+async def test_a_key_that_refuses_asks_nobody_and_one_that_does_not_does() -> None:
+    for allowed in (False, True):
+        key = make_key("alice", "infer", utc_now(), external_reasoning=allowed).key
+        chooser = Scripted(AgentChoice(tier="eco", reason="Easy."))
+        _, agent = await Advisor("multi_turn", AgentSettings(), chooser=chooser).advise(case_of("Hi"), key)
+        assert (agent is not None) == (chooser.asked == 1) == allowed
+
+
+# --- what leaves the cluster ---
+
+
+@pytest.mark.parametrize(
+    ("env", "agent", "leaves"),
+    [
+        (ENV, {}, True),
+        (ENV, {"mode": "multi_turn"}, True),
+        (ENV, {"mode": "off"}, None),
+        ({}, {}, None),
+        ({}, {"mode": "multi_turn"}, False),
+    ],
+)
+def test_something_leaves_only_with_a_key_and_an_agent(
+    env: dict[str, str], agent: dict[str, Any], leaves: bool | None
+) -> None:
+    made = advisor(env, **agent)
+    assert (None if made is None else made.leaving is not None) == leaves
+
+
+async def test_an_agent_that_is_not_installed_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "claude_agent_sdk", None)
+    monkeypatch.delitem(sys.modules, "router.agent.sdk", raising=False)
+    made = advisor(mode="agent_sdk")
+    assert made is not None
+    assert made.leaving is None
 
 
 @pytest.mark.parametrize("mode", ["single_shot", "multi_turn", "agent_sdk"])
@@ -179,8 +218,10 @@ class Scripted:
 
     def __init__(self, *endings: AgentChoice | None) -> None:
         self._endings = list(endings)
+        self.asked = 0
 
     async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        self.asked += 1
         meter.begin()
         meter.note(Usage(output_tokens=7))
         await asyncio.sleep(1)

@@ -6,13 +6,18 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import httpx
 import openai
 import pytest
 
+from router.agent.bounds import Case
+from router.agent.leaving import Leaving
+from router.agent.metering import Meter
+from router.agent.settings import AgentSettings
+from serve_app.api.agent import Advisor
 from serve_app.auth.key_file import write_keys
 from serve_app.auth.keys import KeyList, KeyScope, NewKey, make_key, utc_now
 from tests.support.app_config import app_config
@@ -52,8 +57,8 @@ class Locked:
         self.infer, self.other, self.admin = self.make("alice"), self.make("bob"), self.make("root", "admin")
         self.ingress = LocalIngress(app_config(auth={"mode": "keys", "keys_file": str(self.path)}), monkeypatch)
 
-    def make(self, name: str, scope: KeyScope = "infer") -> NewKey:
-        made = make_key(name, scope, utc_now())
+    def make(self, name: str, scope: KeyScope = "infer", *, external_reasoning: bool = True) -> NewKey:
+        made = make_key(name, scope, utc_now(), external_reasoning=external_reasoning)
         self._made.append(made)
         write_keys(self.path, KeyList(version=1, keys=tuple(each.key for each in self._made)))
         return made
@@ -185,6 +190,32 @@ async def test_the_log_has_the_keys_id_and_name_and_never_the_key(locked: Locked
     assert (first["key"], first["key_name"], first["outcome"]) == (locked.infer.key.id, "alice", "ok")
     assert (second["key"], second["key_name"], second["outcome"]) == (None, None, "unauthorized")
     assert locked.infer.secret not in log.read_text()
+
+
+async def test_a_key_that_refuses_is_told_that_nothing_leaves_and_gets_the_routers_own_reason(locked: Locked) -> None:
+    asked: list[str] = []
+
+    class Explainer:
+        async def explain(self, case: Case, meter: Meter) -> str:
+            asked.append(case.request.prompt or "")
+            return "Because."
+
+    stays = locked.make("carol", external_reasoning=False)
+    ingress = locked.ingress.ingress
+    assert ingress._keys is not None
+    await ingress._keys.refresh()
+    ingress._leaving = Leaving.of(AgentSettings(), "single_shot", {})
+    ingress._advisor = Advisor("single_shot", AgentSettings(), explainer=cast(Any, Explainer()))
+    for key, words in ((stays, "heuristic"), (locked.infer, "claude")):
+        async with locked.ingress.http() as http:
+            headers = {"x-api-key": key.secret}
+            answer = await http.post("/api/inference", json=ASK | {"prompt": key.key.name}, headers=headers)
+            view = (await http.get("/api/tiers", headers=headers)).json()
+            chat = await http.post("/v1/chat/completions", json=CHAT, headers=headers)
+        assert f'"source":"{words}"' in answer.text
+        assert (view["leaves_cluster"] is None) == (key is stays)
+        assert chat.status_code == 200
+    assert asked == ["alice"]
 
 
 async def test_before_the_keys_file_was_readable_nobody_gets_in_and_readiness_says_so(

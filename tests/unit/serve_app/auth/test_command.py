@@ -48,7 +48,7 @@ def test_a_new_key_alone_is_on_stdout_and_its_hash_alone_in_the_file(keys: Keys)
     assert "scope admin; the key, which is shown only now:" in error
     secret = out.strip()
     assert keys.names(secret) == ["alice"]
-    assert secret.rpartition("_")[2] not in keys.path.read_text()
+    assert secret.split("_", 2)[2] not in keys.path.read_text()
 
 
 def test_only_its_owner_may_read_the_file(keys: Keys) -> None:
@@ -78,11 +78,33 @@ def test_the_list_shows_who_may_do_what_and_no_secret(keys: Keys) -> None:
     keys.make("bob", "admin")
     keys.run("revoke", "bob")
     head, alice, bob = keys.run("list")[0].splitlines()
-    assert head.split() == ["id", "name", "scope", "state", "made", "expires", "limits"]
+    assert head.split() == ["id", "name", "scope", "state", "made", "expires", "external", "reasoning", "limits"]
     assert alice.split()[1:4] == ["alice", "infer", "valid"]
-    assert alice.split()[-3:] == ["2199-12-31", "00:00", "default"]
+    assert alice.split()[-3:] == ["00:00", "on", "default"]
     assert bob.split()[1:4] == ["bob", "admin", "revoked"]
     assert secret not in alice
+
+
+def test_a_key_may_keep_its_requests_in_the_cluster_and_a_rotation_keeps_that(keys: Keys) -> None:
+    keys.make("alice", "infer", "--no-external-reasoning")
+    keys.make("bob")
+    assert [key.external_reasoning for key in load_keys(keys.path).keys] == [False, True]
+    assert [row.split()[-2] for row in keys.run("list")[0].splitlines()[1:]] == ["off", "on"]
+    keys.run("rotate", "alice")
+    assert load_keys(keys.path).keys[-1].external_reasoning is False
+
+
+def test_whether_a_key_lets_requests_leave_is_changed_by_name_or_id(keys: Keys) -> None:
+    keys.make("alice")
+    bob = keys.make("bob").split("_")[1]
+    _, told = keys.run("external-reasoning", "alice", "off")
+    assert told.endswith("(alice): off\n")
+    keys.run("external-reasoning", bob, "off")
+    assert [key.external_reasoning for key in load_keys(keys.path).keys] == [False, False]
+    keys.run("external-reasoning", "alice", "on")
+    assert [key.external_reasoning for key in load_keys(keys.path).keys] == [True, False]
+    assert "there is no valid key 'carol'" in keys.run("external-reasoning", "carol", "on", code=1)[1]
+    assert "is not one of 'off', 'on'" in keys.run("external-reasoning", "alice", "maybe", code=2)[1]
 
 
 def test_a_name_is_taken_while_its_key_is_valid(keys: Keys) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from router.observation import Observation, TierState
 from serve_app.api.views import tiers_view
-from serve_app.lifecycle.greeting import command_here, tier_changes, welcome
+from serve_app.lifecycle.greeting import command_here, leaves, may_leave, tier_changes, welcome
 from tests.support.app_config import app_config
 
 
@@ -31,6 +31,11 @@ def test_where_a_key_is_needed_the_line_to_ask_sends_the_one_of_the_environment_
     said = welcome("http://localhost:8000", None, None, asks_for_key=True)
     sends = 'echo "authorization: Bearer $POWER_LEVER_KEY" | curl -N http://localhost:8000/api/inference -H @- -H '
     assert sends in said
+
+
+def test_nothing_is_said_to_leave_where_nothing_does() -> None:
+    assert leaves(view()) == []
+    assert may_leave(None) == []
 
 
 def test_no_dashboard_and_no_token_are_not_spoken_of() -> None:

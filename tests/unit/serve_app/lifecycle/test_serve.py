@@ -16,11 +16,17 @@ import psutil
 import pytest
 import ray
 from ray.exceptions import RaySystemError
+from ray.serve.schema import ServeApplicationSchema
 
+from router.agent.leaving import Leaving
+from router.agent.settings import AgentSettings
 from router.errors import ConfigError
+from router.observation import Observation
 from serve_app.__main__ import main
+from serve_app.api.views import tiers_view
 from serve_app.cli.application import KeyNeededError
-from serve_app.lifecycle.serve import _watch, build_failure, raise_if_taken
+from serve_app.lifecycle.serve import _may_leave, _watch, build_failure, raise_if_taken
+from tests.support.app_config import app_config
 
 
 def status(**over: Any) -> Any:
@@ -190,7 +196,42 @@ def test_an_application_that_asks_for_a_key_is_greeted_once_and_its_tiers_are_no
 
     monkeypatch.setattr("serve_app.lifecycle.serve.read_tiers_view", refuse)
     monkeypatch.setattr("serve_app.lifecycle.serve._dashboard", lambda: (None, None))
-    _watch(["http://localhost:8000"], Stop(3))  # type: ignore[arg-type]
+    leaves = Leaving.of(AgentSettings(), "single_shot", {})
+    _watch({"http://localhost:8000": leaves}, Stop(3))  # type: ignore[arg-type]
     said = capsys.readouterr().out
     assert said.count("page   http://localhost:8000/") == 1
     assert said.count("the application asks for a key, and POWER_LEVER_KEY has no valid one") == 1
+    assert said.count("leaves where ANTHROPIC_API_KEY is in the ingress's environment") == 1
+
+
+def test_what_leaves_the_cluster_is_said_with_the_greeting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leaves = Leaving.of(AgentSettings(), "single_shot", {})
+    view = tiers_view(app_config(), Observation(), leaves)
+    monkeypatch.setattr("serve_app.lifecycle.serve.read_tiers_view", lambda url: view)
+    monkeypatch.setattr("serve_app.lifecycle.serve._dashboard", lambda: (None, None))
+    _watch({"http://localhost:8000": None}, Stop(3))  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said.count("leaves to api.anthropic.com go, of requests (those of /api/inference): up to 4,000 char") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "leaves"),
+    [
+        ({}, {"ANTHROPIC_API_KEY": "k"}, True),
+        ({}, {}, False),
+        ({"agent": {"mode": "off"}}, {"ANTHROPIC_API_KEY": "k"}, False),
+        ({"inference_mode": "mock"}, {"ANTHROPIC_API_KEY": "k"}, False),
+        ({}, {"ANTHROPIC_API_KEY": "k", "INFERENCE_MODE": "mock"}, False),
+        ({"inference_mode": "mock", "agent": {"mode": "multi_turn"}}, {"ANTHROPIC_API_KEY": "k"}, True),
+    ],
+)
+def test_what_may_leave_is_read_from_the_file_and_the_environment(
+    args: dict[str, Any], env: dict[str, str], leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    application = ServeApplicationSchema(import_path="serve_app.app:build", args=args)
+    assert (_may_leave(application) is not None) == leaves

@@ -1,0 +1,71 @@
+"""What of requests goes to the agent's API, in words and as data: for the log, the page, and `GET /api/tiers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from router.agent.settings import ActiveMode, AgentSettings, active_mode
+
+KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
+URL_VARIABLE: Final = "ANTHROPIC_BASE_URL"
+"""Read by Anthropic's SDKs where no URL is set."""
+_DEFAULT_URL: Final = "https://api.anthropic.com"
+_REFUSE: Final = "`reasoning: false` in a request, or a key that was made with `--no-external-reasoning`"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What leaves the cluster."""
+
+    to: str
+    """Host that it goes to."""
+    model: str
+    prompt_chars: int
+    """Most characters of the prompt."""
+    what: str
+    """In words."""
+    requests: str
+    """Of which requests, in words."""
+    refuse: str
+    """How a request or a key refuses it, in words."""
+
+    @classmethod
+    def of(cls, settings: AgentSettings, mode: ActiveMode, env: Mapping[str, str]) -> Leaving:
+        """Return what leaves with an agent in that mode.
+
+        Args:
+            settings: the agent's.
+            mode: what it does.
+            env: its SDK reads `ANTHROPIC_BASE_URL` from it.
+        """
+        url = settings.base_url or env.get(URL_VARIABLE) or _DEFAULT_URL
+        prompt = (
+            f"up to {settings.prompt_chars:,} characters of the last user message, " if settings.prompt_chars else ""
+        )
+        return cls(
+            urlsplit(url).hostname or url,
+            settings.model,
+            settings.prompt_chars,
+            f"{prompt}what the request sets, and the router's plan with the prompt's category and difficulty",
+            "those of /api/inference" + ("" if mode == "single_shot" else " in auto mode"),
+            _REFUSE,
+        )
+
+    def view(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return asdict(self)
+
+
+def leaving(settings: AgentSettings, env: Mapping[str, str], *, mock: bool) -> Leaving | None:
+    """Return what leaves the cluster by an ingress in that environment; None: nothing does."""
+    has_key = bool(env.get(KEY_VARIABLE))
+    mode = active_mode(settings, has_key=has_key, mock=mock)
+    return Leaving.of(settings, mode, env) if mode is not None and has_key else None
+
+
+def leaving_words(view: Mapping[str, Any]) -> str:
+    """Return `Leaving.view` as a sentence."""
+    return f"to {view['to']} go, of requests ({view['requests']}): {view['what']}. Refused by {view['refuse']}"
