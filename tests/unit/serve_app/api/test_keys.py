@@ -203,7 +203,7 @@ async def test_a_key_that_refuses_is_told_that_nothing_leaves_and_gets_the_route
     stays = locked.make("carol", external_reasoning=False)
     ingress = locked.ingress.ingress
     assert ingress._keys is not None
-    await ingress._keys.refresh()
+    ingress._keys._take(locked.path.read_bytes())  # not in a thread: time is virtual here
     ingress._leaving = Leaving.of(AgentSettings(), "single_shot", {})
     ingress._advisor = Advisor("single_shot", AgentSettings(), explainer=cast(Any, Explainer()))
     for key, words in ((stays, "heuristic"), (locked.infer, "claude")):
