@@ -96,7 +96,15 @@ CODES: Final = (
     *("channel_failed", "engine_dead", "engine_failed", "forbidden", "host_not_allowed", "internal_error"),
     *("invalid_request", "keys_unavailable", "mock_not_allowed", "origin_not_allowed", "unauthorized"),
     *("model_not_found", "not_json", "overloaded", "pool_unavailable", "prompt_too_long", "replica_lost", "stopping"),
-    *("stream_cut", "tier_unavailable", "timeout", "too_deep", "unsupported_media_type", "other"),
+    *(
+        "rate_limit_exceeded",
+        "stream_cut",
+        "tier_unavailable",
+        "timeout",
+        "too_deep",
+        "unsupported_media_type",
+        "other",
+    ),
 )
 """How a request ended: `ok`, the client left, or the `code` of its error; `other` for a code that is not listed."""
 ROUTES: Final = {

@@ -15,6 +15,7 @@ from ray.serve.schema import DeploymentStatusOverview
 from cluster.observability.desk import MetricsDesk
 from cluster.observability.meter import LocalMeter, Meters, RayMeter
 from cluster.observability.totals import MetricsReport, snapshot
+from cluster.pool.allowances import Allowances, Claim, Grant
 from cluster.pool.cold_starts import ColdStarts
 from cluster.pool.decisions import Decisions, KeptDecision
 from cluster.pool.drain import DrainState
@@ -48,14 +49,15 @@ _SUMMARIZE_EVERY_S: Final = 60.0
 class GpuPool:
     """A Serve deployment with one replica.
 
-    Its state is a cache: after a restart the next reports and the next refresh fill it again. Past runs and decision
-    records are forgotten.
+    Its state is a cache: after a restart the next reports, claims and the next refresh fill it again. Past runs and
+    decision records are forgotten.
     """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._record = RunRecord()
         self._decisions = Decisions()
+        self._allowances = Allowances()
         self._runs = NO_TIER_RUNS
         self._summarized_s = -inf
         self._needs_gpus = any(tier.gpu is not None for tier in profile.tiers.values())
@@ -111,6 +113,10 @@ class GpuPool:
             self._record.add(report, now_s)
         self._summarize_runs(now_s)
         self._broadcast_now.set()
+
+    async def claim(self, replica_id: str, number: int, claims: Sequence[Claim]) -> list[Grant]:
+        """Take what an ingress replica says of limits of keys, and answer each; see `Allowances.claim`."""
+        return self._allowances.claim(replica_id, number, claims, time.monotonic())
 
     async def keep_decisions(self, decisions: Sequence[KeptDecision]) -> None:
         """Keep the decision records of an ingress replica for an hour."""
@@ -208,6 +214,7 @@ class GpuPool:
                     now_s=now_s,
                 )
         self._forget_silent_replicas(now_s)
+        self._allowances.forget(now_s)
         if now_s - self._summarized_s > _SUMMARIZE_EVERY_S:
             self._summarize_runs(now_s)
 

@@ -23,6 +23,7 @@ FallbackCode = Literal[
     "manual_mode",
     "busy",
     "paused",
+    "daily_cap",
     "budget",
     "timeout",
     "no_time",

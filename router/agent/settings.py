@@ -50,6 +50,13 @@ class AgentSettings(Frozen):
     )
     max_output_tokens: int = Field(default=400, ge=64, le=8192, description="Most output tokens of one call.")
     budget_usd: float = Field(default=0.005, ge=0, description="Most that the agent may cost for one request, USD.")
+    usd_per_day: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Most that the agent may cost for all requests from 00:00 UTC to the next, USD; null: no limit. At "
+        "it, answers come without the agent.",
+    )
     prompt_chars: int = Field(
         default=4000,
         ge=0,

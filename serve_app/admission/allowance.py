@@ -18,8 +18,8 @@ from typing import Final
 from cluster.pool.allowances import LEASE_S, Account, Claim, Grant, Use
 
 MINUTE_S: Final = 60.0
-_ANYWAY: Final = 1e-9
-"""Relative: sums of dollars are not exact."""
+SAY_AGAIN_S: Final = 2.0
+"""A pool that has begun anew knows after so long what still counts, s."""
 
 
 @dataclass(slots=True)
@@ -49,24 +49,28 @@ class Allowance:
     _said: bool = True
     """Whether the pool knows all that was used."""
 
-    def take(self, amount: float, now_s: float) -> bool:
-        """Hold an amount, if it was granted."""
-        if self.free(now_s) < amount * (1 - _ANYWAY):
-            return False
-        self._hold(amount, now_s)
-        return True
+    def hold(self, amount: float, now_s: float) -> None:
+        """Hold an amount, of what is free or may be had alone."""
+        self.held += amount
+        self._free -= amount
+        second, now, before = self._taken
+        if int(now_s) != second:
+            now, before = 0.0, now if int(now_s) == second + 1 else 0.0
+        self._taken = (int(now_s), now + amount, before)
 
-    def take_alone(self, amount: float, now_s: float) -> bool:
-        """Hold an amount while the pool is away, if that keeps to this replica's part of the limit.
+    def free(self, now_s: float) -> float:
+        """Return what may be held without asking."""
+        return self._free if now_s <= self._free_until_s else min(0.0, self._free)
 
-        The sum of all parts is the limit. What the others were last known to have counts too.
+    def alone(self, now_s: float) -> float:
+        """Return what may be held while the pool is away: what is left of this replica's part of the limit.
+
+        The sum of all parts is the limit; of a count each has one at least. What the others were last known to have
+        counts too.
         """
         part = self.most / self.replicas if self.most < 1 else max(1.0, self.most / self.replicas)
-        own, others = self.used(now_s) + self.held, self._others(now_s)
-        if own + amount > part * (1 + _ANYWAY) or own + others + amount > self.most * (1 + _ANYWAY):
-            return False
-        self._hold(amount, now_s)
-        return True
+        own = self.used(now_s) + self.held
+        return min(part, self.most - self._others(now_s)) - own
 
     def use(self, amount: float, now_s: float, counts_s: float, *, held: float) -> None:
         """Note that an amount was used, of which so much had been held.
@@ -90,10 +94,6 @@ class Allowance:
         """Hold an amount no longer: it was not used, and may be taken again."""
         self.held = max(0.0, self.held - amount)
         self._free += amount
-
-    def free(self, now_s: float) -> float:
-        """Return what may be taken without asking."""
-        return self._free if now_s <= self._free_until_s else min(0.0, self._free)
 
     def used(self, now_s: float) -> float:
         """Return what this replica has used and still counts."""
@@ -125,16 +125,13 @@ class Allowance:
         self._granted = (now_s, grant)
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether the pool has to hear of it although nothing is needed: it holds something, or has news."""
-        return self.held > 0 or self._free != 0 or not self._said
+        """Return whether the pool has to hear of it although nothing is needed."""
+        is_old = now_s - self._claimed_s >= SAY_AGAIN_S and self.used(now_s) > 0
+        return self.held > 0 or self._free != 0 or not self._said or is_old
 
-    def is_empty(self, now_s: float) -> bool:
-        """Return whether nothing is known of it that counts."""
-        return not self.is_due(now_s) and self.used(now_s) == 0
-
-    def forgotten(self) -> None:
-        """Note that the pool has begun anew, and has to hear all."""
-        self._said = False
+    def knows(self, now_s: float) -> bool:
+        """Return whether what is known of the other replicas is as new as a lease."""
+        return self._granted is not None and now_s - self._granted[0] <= LEASE_S
 
     def left(self, now_s: float) -> float:
         """Return what is left of the limit, as far as is known here."""
@@ -160,14 +157,6 @@ class Allowance:
             return 0.0
         at_s, grant = self._granted
         return grant.others if now_s < at_s + max(grant.reset_s, MINUTE_S) else 0.0
-
-    def _hold(self, amount: float, now_s: float) -> None:
-        self.held += amount
-        self._free -= amount
-        second, now, before = self._taken
-        if int(now_s) != second:
-            now, before = 0.0, now if int(now_s) == second + 1 else 0.0
-        self._taken = (int(now_s), now + amount, before)
 
     def _ahead(self, now_s: float) -> float:
         """Return what to ask for in advance: as much as was taken in a second of late, at most a second's part."""

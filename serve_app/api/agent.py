@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from router.agent.bounds import Case
 from router.agent.leaving import KEY_VARIABLE, Leaving
@@ -41,6 +41,20 @@ def may_leave(request: InferenceRequest, key: Key | None) -> bool:
         key: of whoever sent it, which can refuse that too; None: nobody was asked for one.
     """
     return request.reasoning and not request.mock and (key is None or key.external_reasoning)
+
+
+class Purse(Protocol):
+    """Who pays for the agent's work on one request."""
+
+    async def open_purse(self, usd: float) -> None:
+        """Hold what the agent may cost.
+
+        Raises:
+            AgentFallback: there is not so much left of a day's limit.
+        """
+
+    def pay(self, usd: float) -> None:
+        """Count what the agent has cost, and hold no more."""
 
 
 class Gate:
@@ -121,10 +135,17 @@ class Advisor:
         self._client = client
         self._gate = Gate(settings)
 
-    async def advise(self, case: Case, key: Key | None = None) -> tuple[Plan, AgentResult | Explanation | None]:
+    async def advise(
+        self, case: Case, purse: Purse, key: Key | None = None
+    ) -> tuple[Plan, AgentResult | Explanation | None]:
         """Return the plan to follow, and the agent's result or the explanation that is still to come.
 
         It returns at once if the agent explains, or may not be asked, and after the agent's work if the agent plans.
+
+        Args:
+            case: the request, and the deterministic plan.
+            purse: pays for it.
+            key: of whoever sent it; None: nobody was asked for one.
         """
         if not may_leave(case.request, key):
             return case.plan, None
@@ -132,34 +153,43 @@ class Advisor:
             return not_advised(case, self._settings, self._mode, self._unavailable)
         try:
             self._gate.check()
+            await purse.open_purse(self._settings.budget_usd)
         except AgentFallback as fallback:
             return not_advised(case, self._settings, self._mode, fallback)
         if self._explainer is not None:
-            return case.plan, self._explanation(self._explainer, case)
+            return case.plan, self._explanation(self._explainer, case, purse)
         assert self._chooser is not None
-        return await advise(_GatedChooser(self._gate, self._chooser), case, self._settings, self._mode)
+        chooser = _PaidChooser(self._gate, self._chooser, purse)
+        return await advise(chooser, case, self._settings, self._mode)
 
     async def aclose(self) -> None:
         """Close the connections to the API."""
         if self._client is not None:
             await self._client.close()
 
-    def _explanation(self, explainer: MessagesAgent, case: Case) -> Explanation:
+    def _explanation(self, explainer: MessagesAgent, case: Case, purse: Purse) -> Explanation:
         async def explain(meter: Meter) -> str:
-            return await self._gate.run(lambda: explainer.explain(case, meter))
+            try:
+                return await self._gate.run(lambda: explainer.explain(case, meter))
+            finally:
+                purse.pay(meter.cost_usd)
 
         return Explanation(explain, self._settings)
 
 
-class _GatedChooser:
-    """A chooser behind the gate."""
+class _PaidChooser:
+    """A chooser behind the gate, whose cost somebody pays, however it ends."""
 
-    def __init__(self, gate: Gate, chooser: Chooser) -> None:
+    def __init__(self, gate: Gate, chooser: Chooser, purse: Purse) -> None:
         self._gate = gate
         self._chooser = chooser
+        self._purse = purse
 
     async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
-        return await self._gate.run(lambda: self._chooser.choose(case, meter, steps))
+        try:
+            return await self._gate.run(lambda: self._chooser.choose(case, meter, steps))
+        finally:
+            self._purse.pay(meter.cost_usd)
 
 
 def make_advisor(config: AppConfig, env: Mapping[str, str]) -> Advisor | None:

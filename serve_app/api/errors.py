@@ -23,11 +23,14 @@ RETRY_LATER: Final = {"retry-after": "5"}
 DONE: Final = b"data: [DONE]\n\n"
 """Ends a stream of the older OpenAI routes, also after an error, as vLLM's streams do: a client waits for it."""
 ErrorForm = Literal["openai", "responses", "anthropic"]
+RATE_LIMIT: Final = "rate_limit_error"
+"""Type of a 429 in both APIs."""
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    429: RATE_LIMIT,
     503: "overloaded_error",
     504: "timeout_error",
 }
@@ -37,8 +40,11 @@ _ANTHROPIC_TYPES: Final = {
 class ApiError(Exception):
     """Ends a request: as an HTTP response if none has begun, else as an `error` event or error chunk in the stream."""
 
-    def __init__(self, code: str, message: str, *, status: int, retryable: bool = False) -> None:
+    def __init__(
+        self, code: str, message: str, *, status: int, retryable: bool = False, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.code = code
         self.message = message
         self.status = status
@@ -112,7 +118,8 @@ def error_body(error: ApiError, request_id: str, form: ErrorForm = "openai") -> 
         kind = "invalid_request_error" if error.status < 500 else "api_error"
         data["type"] = _ANTHROPIC_TYPES.get(error.status, kind)
         return {"type": "error", "error": data, "request_id": request_id}
-    return {"error": data | {"type": "invalid_request_error" if error.status < 500 else "server_error"}}
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"error": data | {"type": RATE_LIMIT if error.status == 429 else kind}}
 
 
 def error_events(error: ApiError, request_id: str, form: ErrorForm) -> bytes:
@@ -129,5 +136,7 @@ def error_response(error: ApiError, request_id: str, form: ErrorForm = "openai")
     """Return the JSON error response."""
     more = {401: ASK_FOR_KEY, 503: RETRY_LATER}.get(error.status, {})
     headers = {"x-request-id": request_id} | more
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
     body = orjson.dumps(error_body(error, request_id, form))
     return Response(body, status_code=error.status, headers=headers, media_type="application/json")

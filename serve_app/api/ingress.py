@@ -38,16 +38,17 @@ from router.registry import TIER_NAMES, TierName
 from router.request import InferenceRequest
 from router.runs.summary import HandedOver, RunReport
 from serve_app.admission.drain import Drain
+from serve_app.admission.key_limits import KeyLimiter, permit_of
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
-from serve_app.api.agent import make_advisor
+from serve_app.api.agent import Purse, make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
 from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.escalation import AnswerWatch
 from serve_app.api.explanation import Explanation
 from serve_app.api.inference import InferenceStream
 from serve_app.api.page import Page
-from serve_app.api.planning import generation_request, planned, tried_also
+from serve_app.api.planning import estimated_tokens, generation_request, planned, tried_also
 from serve_app.api.request_log import RequestLog, prompt_of
 from serve_app.api.request_metrics import RequestMetrics
 from serve_app.api.request_record import RequestRecord, RequestRecords, key_id_of, record_of
@@ -68,6 +69,7 @@ from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import installed_version
+from serve_app.pool.allowance_desk import AllowanceDesk
 from serve_app.pool.decisions import DecisionLog
 from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.pool.outbox import Outbox
@@ -121,6 +123,11 @@ class Ingress:
             logger.warning("what leaves the cluster: %s", leaving_words(self._leaving.view()))
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
         replica_id = serve.get_replica_context().replica_id.unique_id
+        self._desk = AllowanceDesk(
+            lambda number, claims: pool.claim.remote(replica_id, number, claims), config.ingress.replicas
+        )
+        routes, usd_per_day = frozenset(series.ROUTES), config.agent.usd_per_day
+        self._limiter = KeyLimiter(self._desk, routes, config.auth.default_limits, usd_per_day)
         drain = Drain(pool, replica_id, self._open)
         self._metrics = ReplicaMetrics(
             "ingress", pool, replica_id, lambda meter: meter.set(series.OPEN_REQUESTS, self._open.count)
@@ -129,7 +136,7 @@ class Ingress:
         self._log = RequestLog(Path(get_serve_logs_dir()), replica_id)
         self._background = (
             *(self._pool.work, self._runs.work, self._decisions.work, *self._channel.work, drain.work),
-            self._metrics.reports.work,
+            *(self._metrics.reports.work, self._desk.work),
             *(() if self._keys is None else (self._keys.work,)),
         )
 
@@ -161,6 +168,7 @@ class Ingress:
                 Middleware(self._door.middleware),
                 authentication(self._keys),
                 Middleware(self._open.middleware),
+                Middleware(self._limiter.middleware),
             ],
             exception_handlers=EXCEPTION_HANDLERS,
             lifespan=self._lifespan,
@@ -193,7 +201,9 @@ class Ingress:
         body = parse_inference(given, self._config)
         if self._config.ingress.log_prompts:
             record.prompt = prompt_of(given)
-        (made, agent), tried = await self._plan(body, record.key), NOTHING_TRIED
+        permit = permit_of(request.scope)
+        await permit.hold_tokens(estimated_tokens(body))
+        (made, agent), tried = await self._plan(body, permit, record.key), NOTHING_TRIED
         while True:
             record.planned(made)
             try:
@@ -247,7 +257,9 @@ class Ingress:
     def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
         return self._counted.planned(lambda: planned(request, self._pool.observation, self._config, needs))
 
-    async def _plan(self, request: InferenceRequest, key: Key | None) -> tuple[Plan, AgentResult | Explanation | None]:
+    async def _plan(
+        self, request: InferenceRequest, purse: Purse, key: Key | None
+    ) -> tuple[Plan, AgentResult | Explanation | None]:
         """Plan a request, with the agent if there is one.
 
         Raises:
@@ -257,7 +269,7 @@ class Ingress:
         made = self._planned(request)
         if self._advisor is None:
             return made, None
-        return await self._advisor.advise(Case(request, made, self._config, observation), key)
+        return await self._advisor.advise(Case(request, made, self._config, observation), purse, key)
 
     def _ask(self, tier: TierName, request: GenerationRequest, *, stub: bool) -> GenerationStream:
         """Ask a replica of a tier, or the stub engine in this process, so that front-end development wakes no GPU.
@@ -276,6 +288,7 @@ class Ingress:
         body = parse_v1(given, api, limits, betas=betas)
         if self._config.ingress.log_prompts:
             record.prompt = prompt_of(given)
+        await permit_of(request.scope).hold_tokens(body.estimated_tokens)
         tried = NOTHING_TRIED
         while True:
             made = self._counted.planned(partial(plan_v1, body, self._pool.observation, self._config, tried))

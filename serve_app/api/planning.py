@@ -10,6 +10,8 @@ from router.observation import Observation
 from router.plan import Plan, plan
 from router.registry import Profile
 from router.request import InferenceRequest
+from router.tokens import likely_tokens
+from serve_app.admission.key_limits import USUAL_ANSWER_TOKENS
 from serve_app.api.errors import ApiError, bad_request
 from serve_app.engine.interface import GenerationRequest
 
@@ -24,6 +26,12 @@ def planned(request: InferenceRequest, observation: Observation, profile: Profil
         return plan(request, observation, profile, needs=needs)
     except NoTierError as error:
         raise bad_request(error.message, code=error.code) from error
+
+
+def estimated_tokens(request: InferenceRequest) -> int:
+    """Return about how many tokens a request will take of its key's, with its answer."""
+    prompt = sum(likely_tokens(message.content) for message in request.chat())
+    return prompt + (request.max_tokens or USUAL_ANSWER_TOKENS)
 
 
 def generation_request(request_id: str, request: InferenceRequest, plan: Plan) -> GenerationRequest:

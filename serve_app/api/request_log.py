@@ -58,7 +58,9 @@ def line_of(record: RequestRecord) -> dict[str, Any]:
     took = {name: metrics.get(name) for name in _FROM_METRICS}
     if record.metrics is not None:
         took["completion_tokens"] = record.completion_tokens  # of all answers together
-    elif delivered is not None:
+    elif record.tokens.prompt:
+        took |= {"prompt_tokens": record.tokens.prompt, "completion_tokens": record.tokens.completion}
+    if record.metrics is None and delivered is not None:
         took |= {"completion_tokens": delivered.tokens, "busy_s": round(delivered.busy_s, 6)}
         if delivered.first_token_s is not None:
             took["ttft_ms"] = round((delivered.first_token_s - record.arrived_s) * 1000, 3)

@@ -67,7 +67,7 @@ class RequestRecord:
     completion_tokens: int = 0
     """Of all its answers together."""
     delivered: Delivered | None = None
-    """None: nobody knows, as of answers of `/v1`, which are vLLM's own."""
+    """None: nobody knows, as of answers of `/v1`, which are vLLM's own; of these `tokens` has what was made."""
     ended_s: float = 0.0
     """Monotonic clock, s."""
     tokens: TokensTaken = field(default_factory=TokensTaken)

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from router.plan import Plan
 from serve_app.admission.headers import request_id
+from serve_app.admission.key_limits import RATE_LIMIT_HEADERS
 from serve_app.api.errors import ApiError, error_form, error_response, internal_error
 from serve_app.api.request_record import CLIENT_LEFT, record_of
 from serve_app.api.spec_view import planned_spec
@@ -96,6 +97,7 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
             allow_headers=["authorization", "content-type", "x-request-id", *_ANTHROPIC_HEADERS],
             expose_headers=[
                 "retry-after",
+                *RATE_LIMIT_HEADERS,
                 "www-authenticate",
                 TIER_HEADER,
                 ENTRY_HEADER,

@@ -48,6 +48,7 @@ const TROUBLES = {
   not_json: "The server does not take this request",
   internal_error: "The server failed",
   unauthorized: "The server asks for a key",
+  rate_limit_exceeded: "Your key has reached its limit",
 };
 
 /** @param {Trouble} trouble */

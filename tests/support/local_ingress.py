@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from ray import serve
 from starlette.types import ASGIApp
 
+from cluster.pool.allowances import Allowances, Claim, Grant
 from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
 from router.runs.summary import HandedOver, RunReport
@@ -71,6 +73,12 @@ class LocalIngress:
         self.tiers = LocalTiers(config)
         self.use(self.tiers)
         ingress._pool = self.pool
+        self.allowances, loop = Allowances(), asyncio.get_running_loop
+
+        async def claim(number: int, claims: Sequence[Claim]) -> list[Grant]:
+            return self.allowances.claim("replica-1", number, claims, loop().time())
+
+        ingress._desk._call = claim
         self.reports: list[RunReport | HandedOver] = []
         ingress._runs = cast(Any, SimpleNamespace(add=self.reports.append, work=ingress._runs.work))
         self.ingress, self.meter = ingress, RecordedMeter()

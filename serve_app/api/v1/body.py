@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from router.errors import describe_problems
 from router.registry import TIER_NAMES
 from router.request import InferenceRequest
+from serve_app.admission.key_limits import USUAL_ANSWER_TOKENS
 from serve_app.api.body import check_characters
 from serve_app.api.errors import ErrorForm, bad_request
 from serve_app.api.v1.conversation import characters
@@ -45,6 +46,7 @@ _READ_BY_THE_MODEL: Final = (
     "output_config",
 )
 """Fields whose text counts towards `max_prompt_chars`: the chat template or the grammar compiler reads them."""
+_CHARACTERS_PER_TOKEN: Final = 4
 _OWN: Final = TypeAdapter(InferenceRequest)
 
 
@@ -82,6 +84,8 @@ class V1Body:
     """Our own fields, checked."""
     sequences: int = 1
     """Requested answers: `n` for each prompt."""
+    characters: int = 0
+    """That the model reads; a token id counts as one."""
 
     @property
     def streaming(self) -> bool:
@@ -92,6 +96,16 @@ class V1Body:
     def max_tokens(self) -> int | None:
         """Most tokens of one answer; None: the client set no limit."""
         return next((self.fields[key] for key in self.api.max_tokens if key in self.fields), None)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """About how many tokens it will take of its key's, with its answers; 0: it takes none."""
+        if not self.api.max_tokens:
+            return 0
+        each = self.max_tokens or USUAL_ANSWER_TOKENS
+        if self.api.must_limit:
+            each = min(each, USUAL_ANSWER_TOKENS)
+        return self.characters // _CHARACTERS_PER_TOKEN + self.sequences * each
 
     def check_length(self, max_model_len: int) -> None:
         """Check how many tokens all answers together may have.
@@ -135,7 +149,8 @@ def parse_v1(body: Any, api: V1Api, limits: Limits, *, betas: bool = False) -> V
     if problems or prompts is None:
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
         raise bad_request("; ".join(problems[:_MAX_PROBLEMS]) + more, code="invalid_request")
-    check_characters(characters([given[key] for key in _READ_BY_THE_MODEL if key in given]), limits)
+    chars = characters([given[key] for key in _READ_BY_THE_MODEL if key in given])
+    check_characters(chars, limits)
     sequences = prompts * given.get("n", 1)
     if sequences > limits.max_sequences:
         raise bad_request(
@@ -144,7 +159,7 @@ def parse_v1(body: Any, api: V1Api, limits: Limits, *, betas: bool = False) -> V
             code="invalid_request",
         )
     without = NO_MEANING | api.no_meaning
-    return V1Body(api, {key: value for key, value in given.items() if key not in without}, own, sequences)
+    return V1Body(api, {key: value for key, value in given.items() if key not in without}, own, sequences, chars)
 
 
 def count_prompts(prompt: object) -> int | None:

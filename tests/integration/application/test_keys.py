@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def statuses(locked: Api, key: str) -> set[int]:
     }
 
 
+def chat(locked: Api, key: str) -> httpx.Response:
+    """An answer, on a connection of its own."""
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{locked.base_url}/v1/chat/completions", json=CHAT, headers=headers, timeout=PATIENCE_S)
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     began = time.monotonic()
     while not holds():
@@ -87,6 +94,50 @@ def test_a_decision_made_at_one_replica_is_seen_by_its_key_and_an_admin_at_any(l
     for key, status in ((alice, 200), (bob, 404), (admin, 200)):
         assert locked.send("GET", path, x_api_key=key).status_code == status
     assert locked.send("GET", path, x_api_key=admin).json()["key"] == alice.split("_")[1]
+
+
+def test_a_limit_holds_over_both_replicas_and_is_changed_without_a_restart(locked: Api, keys: Operator) -> None:
+    key = keys("new", "--name", "limited", "--scope", "infer", "--requests-per-minute", "12")
+    wait_until(lambda: statuses(locked, key) == {200})  # what only reads counts nothing
+    began = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: chat(locked, key), range(40)))
+    let_in = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(let_in) + len(refused) == 40
+    if time.monotonic() - began < 60:
+        assert len(let_in) == 12
+        lefts = sorted(int(answer.headers["x-ratelimit-remaining-requests"]) for answer in let_in)
+        assert lefts[0] == 0
+        assert lefts[-1] >= 6
+    assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limit_exceeded"}
+    assert all(0 < int(answer.headers["retry-after"]) <= 62 for answer in refused)
+    with openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S) as gpt:
+        keys("limits", "limited", "--requests-per-minute", "1")
+        wait_until(lambda: chat(locked, key).headers["x-ratelimit-limit-requests"] == "1")
+        with pytest.raises(openai.RateLimitError):
+            gpt.chat.completions.create(**CHAT)
+        keys("limits", "limited", "--requests-per-minute", "none")
+        wait_until(lambda: {chat(locked, key).status_code for _ in range(ASKS)} == {200})
+        assert gpt.chat.completions.create(**CHAT).model == "eco"
+
+
+def test_a_stream_at_one_replica_takes_a_slot_at_the_other_until_its_client_leaves(locked: Api, keys: Operator) -> None:
+    key = keys("new", "--name", "one-at-a-time", "--scope", "infer", "--max-concurrent", "1")
+    wait_until(lambda: statuses(locked, key) == {200})
+    words = {"messages": [{"role": "user", "content": "Hi. stub:rate=5"}], "max_tokens": 1500, "stream": True}
+    headers = {"authorization": f"Bearer {key}"}
+    with httpx.stream(
+        "POST", f"{locked.base_url}/v1/chat/completions", json=CHAT | words, headers=headers, timeout=PATIENCE_S
+    ) as stream:
+        assert stream.status_code == 200
+        next(stream.iter_bytes())
+        refused = [chat(locked, key) for _ in range(ASKS)]
+        assert {answer.status_code for answer in refused} == {429}
+        claude = anthropic.Anthropic(base_url=locked.base_url, api_key=key, max_retries=0, timeout=PATIENCE_S)
+        with claude, pytest.raises(anthropic.RateLimitError):
+            claude.messages.create(**CHAT)
+    wait_until(lambda: chat(locked, key).status_code == 200)
 
 
 def test_without_a_key_health_is_open_and_all_else_is_not(locked: Api) -> None:

@@ -18,6 +18,21 @@ def claim(most: float, *, uses: tuple[Use, ...] = (), held: float = 0, need: flo
     return Claim(REQUESTS, most, uses, held, need, ahead, least=1)
 
 
+def take(here: Allowance, amount: float, now_s: float) -> bool:
+    """Hold an amount, if it was granted."""
+    if here.free(now_s) < amount * (1 - 1e-9):
+        return False
+    here.hold(amount, now_s)
+    return True
+
+
+def take_alone(here: Allowance, amount: float, now_s: float) -> bool:
+    if here.alone(now_s) < amount:
+        return False
+    here.hold(amount, now_s)
+    return True
+
+
 def ask(pool: Allowances, replica: str, now_s: float, given: Claim, number: int = 1) -> tuple[float, float | None]:
     """Lease, and when a unit is there again."""
     (grant,) = pool.claim(replica, number, [given], now_s)
@@ -78,7 +93,7 @@ def test_a_restarted_pool_hears_all_from_the_next_claims() -> None:
     for at in range(5):
         (grant,) = before.claim("a", at, [alice.claim(1, 1, at)], at)
         alice.granted(grant, at)
-        assert alice.take(1, at)
+        assert take(alice, 1, at)
         alice.use(1, at, MINUTE_S, held=1)
     after = Allowances()
     (grant,) = after.claim("a", 5, [alice.claim(1, 1, 5)], 5)
@@ -91,7 +106,7 @@ def test_a_dollar_is_given_out_in_cents_to_the_last() -> None:
     for number in range(300):
         (grant,) = pool.claim("a", number, [usd.claim(0.01, 0.01, 0.0)], 0.0)
         usd.granted(grant, 0.0)
-        if usd.take(0.01, 0.0):
+        if take(usd, 0.01, 0.0):
             got += 1
             usd.use(0.01, 0.0, 3600.0, held=0.01)
     assert got == 100
@@ -99,7 +114,7 @@ def test_a_dollar_is_given_out_in_cents_to_the_last() -> None:
 
 def test_without_the_pool_each_replica_keeps_to_its_part() -> None:
     replicas = [Allowance(REQUESTS, 10, replicas=2) for _ in range(2)]
-    assert [sum(each.take_alone(1, 0.0) for _ in range(20)) for each in replicas] == [5, 5]
+    assert [sum(take_alone(each, 1, 0.0) for _ in range(20)) for each in replicas] == [5, 5]
 
 
 def test_without_the_pool_the_last_that_was_known_of_the_others_counts() -> None:
@@ -107,22 +122,22 @@ def test_without_the_pool_the_last_that_was_known_of_the_others_counts() -> None
     pool.claim("b", 1, [claim(10, uses=(Use(60, 8),))], 0.0)
     (grant,) = pool.claim("a", 1, [here.claim(0, 1, 0.0)], 0.0)
     here.granted(grant, 0.0)
-    assert sum(here.take_alone(1, 2.0) for _ in range(20)) == 2
+    assert sum(take_alone(here, 1, 2.0) for _ in range(20)) == 2
 
 
 def test_a_limit_of_one_lets_each_replica_have_one_without_the_pool_and_a_part_of_a_dollar_is_kept_to() -> None:
-    assert Allowance(REQUESTS, 1, replicas=2).take_alone(1, 0.0)
+    assert take_alone(Allowance(REQUESTS, 1, replicas=2), 1, 0.0)
     usd = Allowance(Account("alice", "agent_usd_per_day"), 0.01, replicas=2)
-    assert not usd.take_alone(0.006, 0.0)
-    assert usd.take_alone(0.005, 0.0)
+    assert not take_alone(usd, 0.006, 0.0)
+    assert take_alone(usd, 0.005, 0.0)
 
 
 def test_a_lease_ends_after_a_second() -> None:
     here = Allowance(REQUESTS, 600, replicas=2)
     (grant,) = Allowances().claim("a", 1, [here.claim(3, 1, 0.0)], 0.0)
     here.granted(grant, 0.5)
-    assert here.take(1, LEASE_S)
-    assert not here.take(1, LEASE_S + 0.01)
+    assert take(here, 1, LEASE_S)
+    assert not take(here, 1, LEASE_S + 0.01)
 
 
 @dataclass
@@ -141,7 +156,7 @@ class Fleet:
     def arrive(self, at: int, now_s: float, answer: str) -> float | None:
         """One request; returns when it may come again, None if it was let in."""
         here = self.replicas[at]
-        if not here.take(1, now_s):
+        if not take(here, 1, now_s):
             self.number += 1
             given = here.claim(1, 1, now_s)
             grants = self.pool.claim(str(at), self.number, [given], now_s)
@@ -149,7 +164,7 @@ class Fleet:
                 here.lost()
                 return math.inf
             here.granted(grants[0], now_s)
-            if not here.take(1, now_s):
+            if not take(here, 1, now_s):
                 retry_s = here.retry_s(now_s)
                 return math.inf if retry_s is None else retry_s
         here.use(1, now_s, MINUTE_S, held=1)
@@ -219,11 +234,11 @@ def test_never_more_are_open_than_may_be(most: int, steps: list[tuple[int, bool,
         if not opens:
             if here.held:
                 here.give_back(1)
-        elif not here.take(1, now_s):
+        elif not take(here, 1, now_s):
             fleet.number += 1
             (grant,) = fleet.pool.claim(str(at), fleet.number, [here.claim(1, 1, now_s)], now_s)
             here.granted(grant, now_s)
-            here.take(1, now_s)
+            take(here, 1, now_s)
         for other in fleet.replicas:  # as each does twice a second
             if other is not here and other.is_due(now_s) and after_s > 0.25:
                 fleet.number += 1
@@ -250,7 +265,7 @@ def test_tokens_beyond_what_was_held_are_counted_and_only_they_exceed_the_limit(
         hold = min(estimate, math.floor(here.free(now_s)))
         if hold < 1:
             continue
-        assert here.take(hold, now_s)
+        assert take(here, hold, now_s)
         here.use(used, now_s, MINUTE_S, held=min(hold, used))
         here.give_back(hold - min(hold, used))
         beyond += max(0, used - hold)

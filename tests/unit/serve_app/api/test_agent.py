@@ -23,6 +23,23 @@ from tests.support.app_config import app_config
 ENV = {"ANTHROPIC_API_KEY": KEY}
 
 
+class Purse:
+    """Pays a number of times."""
+
+    def __init__(self, times: int = 1000) -> None:
+        self._times = times
+        self.held: list[float] = []
+        self.paid: list[float] = []
+
+    async def open_purse(self, usd: float) -> None:
+        if len(self.held) == self._times:
+            raise AgentFallback("daily_cap", "daily cap reached: nothing is left")
+        self.held.append(usd)
+
+    def pay(self, usd: float) -> None:
+        self.paid.append(usd)
+
+
 def advisor(env: dict[str, str] = ENV, mock: bool = False, **agent: Any) -> Advisor | None:
     return make_advisor(app_config(agent=agent, inference_mode="mock" if mock else "real"), env)
 
@@ -33,7 +50,7 @@ async def advised(
     made = advisor(env, **agent)
     assert made is not None
     try:
-        return await made.advise(case_of({"prompt": "Hi"} | (body or {})))
+        return await made.advise(case_of({"prompt": "Hi"} | (body or {})), Purse())
     finally:
         await made.aclose()
 
@@ -73,7 +90,7 @@ async def test_a_key_that_refuses_asks_nobody_and_one_that_does_not_does() -> No
     for allowed in (False, True):
         key = make_key("alice", "infer", utc_now(), external_reasoning=allowed).key
         chooser = Scripted(AgentChoice(tier="eco", reason="Easy."))
-        _, agent = await Advisor("multi_turn", AgentSettings(), chooser=chooser).advise(case_of("Hi"), key)
+        _, agent = await Advisor("multi_turn", AgentSettings(), chooser=chooser).advise(case_of("Hi"), Purse(), key)
         assert (agent is not None) == (chooser.asked == 1) == allowed
 
 
@@ -234,7 +251,7 @@ async def test_the_plan_is_the_agents_or_the_deterministic_one_with_the_reason()
     chooser = Scripted(AgentChoice(tier="eco", reason="Easy.", k=2), *[None] * PAUSE_AFTER)
     made = Advisor("multi_turn", AgentSettings(), chooser=chooser)
     case = case_of("What is the capital of France?")
-    advised = [await made.advise(case) for _ in range(PAUSE_AFTER + 2)]
+    advised = [await made.advise(case, Purse()) for _ in range(PAUSE_AFTER + 2)]
     plans, results = [plan for plan, _ in advised], [result for _, result in advised]
     assert all(isinstance(result, AgentResult) for result in results)
     assert plans[0].spec.k == 2
@@ -242,3 +259,36 @@ async def test_the_plan_is_the_agents_or_the_deterministic_one_with_the_reason()
     assert [agent_step(plan).get("fallback") for plan in plans] == [None, *["overloaded"] * PAUSE_AFTER, "paused"]
     used = [result.usage.output_tokens for result in results if isinstance(result, AgentResult)]
     assert used == [7, *[7] * PAUSE_AFTER, 0]
+
+
+async def test_each_plan_is_paid_for_also_one_that_failed_or_was_left() -> None:
+    purse = Purse()
+    chooser = Scripted(AgentChoice(tier="eco", reason="Easy.", k=2), None, None)
+    made = Advisor("multi_turn", AgentSettings(), chooser=chooser)
+    case = case_of("What is the capital of France?")
+    for _ in range(2):
+        await made.advise(case, purse)
+    left = asyncio.ensure_future(made.advise(case, purse))
+    await asyncio.sleep(0.5)
+    left.cancel()
+    await asyncio.wait({left})
+    assert purse.held == [AgentSettings().budget_usd] * 3
+    assert purse.paid == [pytest.approx(7 * 0.5 / 1e6)] * 3
+
+
+async def test_without_money_the_deterministic_plan_stands_and_says_why() -> None:
+    purse = Purse(times=0)
+    made = Advisor("multi_turn", AgentSettings(), chooser=Scripted())
+    plan, result = await made.advise(case_of("What is the capital of France?"), purse)
+    step = agent_step(plan)
+    assert (step["fallback"], step["detail"]) == ("daily_cap", "daily cap reached: nothing is left")
+    assert isinstance(result, AgentResult)
+    assert (result.cost_usd, result.text, purse.paid) == (0, None, [])
+
+
+async def test_what_keeps_the_agent_from_being_asked_holds_no_money() -> None:
+    purse = Purse()
+    made = advisor({}, mode="multi_turn")
+    assert made is not None
+    await made.advise(case_of("Hi"), purse)
+    assert (purse.held, purse.paid) == ([], [])

@@ -87,6 +87,17 @@ async def test_several_answers_are_counted_together(ingress: LocalIngress) -> No
     assert line_of(record)["completion_tokens"] == 24
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/inference"])
+async def test_an_answer_that_failed_has_the_tokens_that_it_took(path: str, ingress: LocalIngress) -> None:
+    messages = [{"role": "user", "content": "Hi stub:fail=30"}]
+    body = {"model": "eco", "stream": True, "max_tokens": 90} if path.startswith("/v1") else {"max_tokens": 90}
+    await ingress.post(path, body | {"messages": messages})
+    (line,) = lines(ingress.log_folder)
+    assert line["outcome"] != "ok"
+    assert line["prompt_tokens"] > 0
+    assert line["completion_tokens"] == 30
+
+
 async def test_an_answer_that_failed_has_what_was_delivered(ingress: LocalIngress) -> None:
     body = {"prompt": "x stub:fail=4", "mode": "manual", "power": 10}
     await ingress.post("/api/inference", body)
