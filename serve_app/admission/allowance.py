@@ -18,6 +18,8 @@ from typing import Final
 from cluster.pool.allowances import LEASE_S, Account, Claim, Grant, Use
 
 MINUTE_S: Final = 60.0
+_NOTHING: Final = 1e-12
+"""Sums of dollars are not exact."""
 SAY_AGAIN_S: Final = 2.0
 """A pool that has begun anew knows after so long what still counts, s."""
 
@@ -81,7 +83,7 @@ class Allowance:
             counts_s: for how long it counts, s.
             held: at most `amount`; the rest was used without having been held.
         """
-        self.held = max(0.0, self.held - held)
+        self._hold_less(held)
         self._free -= amount - held
         expires_s, self._said = math.ceil(now_s + counts_s), False
         if self._uses and self._uses[-1][0] >= expires_s:
@@ -92,7 +94,7 @@ class Allowance:
 
     def give_back(self, amount: float) -> None:
         """Hold an amount no longer: it was not used, and may be taken again."""
-        self.held = max(0.0, self.held - amount)
+        self._hold_less(amount)
         self._free += amount
 
     def used(self, now_s: float) -> float:
@@ -151,6 +153,10 @@ class Allowance:
         """Return when all that is used has expired, s."""
         own_s = self._uses[-1][0] - now_s if self._uses else 0.0
         return max(0.0, own_s, 0.0 if self._granted is None else self._granted[0] + self._granted[1].reset_s - now_s)
+
+    def _hold_less(self, amount: float) -> None:
+        left = self.held - amount
+        self.held = left if left > _NOTHING else 0.0
 
     def _others(self, now_s: float) -> float:
         if self._granted is None:

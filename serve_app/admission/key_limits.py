@@ -194,9 +194,13 @@ class Permit:
                 known_s = None if self.desk.is_alone else allowance.retry_s(now_s)
                 after_s = HELD_RETRY_S if known_s is None else max(1, math.ceil(known_s + _MARGIN_S))
                 limit, used = want.account.limit, math.ceil(want.most - left)
-                lacking.append((after_s, f"{limit} is {want.most}, and {used} are {_USED[limit]}"))
-        after_s, why = max(lacking, default=(HELD_RETRY_S, "how much is left cannot be looked up for a moment"))
-        message = f"key {self.holder} has reached its limit: {why}; try again in {after_s} s"
+                may, has = _WORDS[limit]
+                may = may.format(f"{int(want.most)}", "" if want.most == 1 else "s")
+                why = f"key {self.holder} may {may} ({limit}) and {has} {used}"
+                lacking.append((after_s, why))
+        unknown = f"what key {self.holder} has left of its limits cannot be looked up for a moment"
+        after_s, why = max(lacking, default=(HELD_RETRY_S, unknown))
+        message = f"{why}: try again in {after_s} s"
         return ApiError("rate_limit_exceeded", message, status=429, retryable=True, retry_after_s=after_s)
 
     def _purses(self) -> list[tuple[Account, float]]:
@@ -227,11 +231,12 @@ class Permit:
         return None if most is None else Want(self._account(limit), most, min(amount, most), 1)
 
 
-_USED: Final = {
-    REQUESTS: "used in the last minute",
-    TOKENS: "used in the last minute or held by open requests",
-    CONCURRENT: "open",
+_WORDS: Final = {
+    REQUESTS: ("send {} request{} in any minute", "has sent"),
+    TOKENS: ("take {} token{} in any minute", "has taken, or holds for open requests,"),
+    CONCURRENT: ("have {} request{} open at a time", "has"),
 }
+"""What a key may of a limit, and what it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -183,7 +184,7 @@ class Ingress:
         for work in self._background:
             work.start()
         yield
-        await self._metrics.reports.send_last()
+        await asyncio.gather(self._metrics.reports.send_last(), self._desk.say_last())
         for work in self._background:
             work.stop()
         self._channel.stop()

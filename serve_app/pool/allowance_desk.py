@@ -98,6 +98,11 @@ class AllowanceDesk:
         now_s = self.now_s()
         return self._held(wants, lambda one: max(one.free(now_s), one.alone(now_s)))
 
+    async def say_last(self) -> None:
+        """Tell the pool what was used last, before this replica ends; it waits at most a second."""
+        if any(one.is_due(self.now_s()) for one in self._allowances.values()):
+            await self._ask()
+
     def give_back(self, account: Account, amount: float) -> None:
         """Hold so much less of an account."""
         self._allowances[account].give_back(amount)

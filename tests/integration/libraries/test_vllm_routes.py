@@ -17,6 +17,7 @@ from serve_app.api.v1.exchange import TOO_LONG
 from serve_app.api.v1.openai import RESPONSES
 from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.engine.http_runs import RunWatch
+from serve_app.engine.interface import HttpProgress
 from serve_app.engine.vllm.load import OutputLoad
 from serve_app.engine.vllm.step_record import SpecRecords
 from tests.support.agent_requests import CLAUDE_CODE, CODEX
@@ -118,8 +119,32 @@ def test_a_run_is_told_from_the_outputs_of_its_own_requests() -> None:
     assert (run.finished.prompt_tokens, run.finished.completion_tokens, run.finished.finish_reason) == (3, 4, "length")
     assert run.since_first_token_s is not None
     assert 0 <= run.since_first_token_s <= run.since_admitted_s
+    assert watch.progress() == HttpProgress(prompt_tokens=3, completion_tokens=4)
     assert aborted.is_admitted
     assert aborted.take() is None
+    assert aborted.progress() == HttpProgress(prompt_tokens=3, completion_tokens=4)
+
+
+def test_several_answers_to_one_prompt_take_its_tokens_once() -> None:
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+    from vllm.v1.engine.parallel_sampling import ParentRequest
+
+    from serve_app.engine.vllm.engine import watch_outputs
+
+    processor, watch = OutputProcessor(None, log_stats=False), RunWatch(2)
+    watch_outputs(processor, SpecRecords(), OutputLoad())
+    both = engine_request("both", [1, 2, 3])
+    both.params.n = 2
+    collector, parent = RequestOutputCollector(RequestOutputKind.DELTA, "both"), ParentRequest(both)
+
+    def add(index: int) -> None:
+        name, _ = parent.get_child_info(index)
+        processor.add_request(engine_request(name, [1, 2, 3]), None, parent, index, collector)
+
+    for index in range(2):
+        watch.context().run(add, index)
+    assert watch.progress() == HttpProgress(prompt_tokens=3, completion_tokens=0)
 
 
 async def test_what_the_engine_refuses_is_told_with_its_status() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from serve_app.auth.key_file import write_keys
-from serve_app.auth.keys import KeyList, NewKey, make_key, utc_now
+from serve_app.auth.keys import KeyLimits, KeyList, NewKey, make_key, utc_now
 from tests.integration.web.conftest import PHONE
 from tests.integration.web.test_access import violations
 from tests.support.browser import Visit, visiting
@@ -133,3 +134,22 @@ def test_a_server_that_needs_none_never_asks(browser: Browser, server: PageServe
         visit.wait_for("done")
         expect(visit.element("key-dialog")).to_be_hidden()
         expect(visit.element("key-button")).to_be_hidden()
+
+
+def test_a_key_that_has_reached_a_limit_is_told_which_and_when_to_try_again(
+    visit: Visit, locked: PageServer, key: NewKey
+) -> None:
+    limited = key.key.model_copy(update={"limits": KeyLimits(requests_per_minute=1)})
+    locked.set_keys(KeyList(version=1, keys=(limited,)))
+    visit.page.keyboard.type(key.secret)
+    visit.page.keyboard.press("Enter")
+    expect(visit.page.locator(".tier")).to_have_count(4)
+    visit.ask("Hello. stub:tokens=3")
+    visit.wait_for("done")
+    visit.ask("Hello again. stub:tokens=3")
+    visit.wait_for("failed")
+    expect(visit.element("trouble-title")).to_have_text("Your key has reached its limit.")
+    expect(visit.element("trouble-message")).to_have_text(
+        re.compile(r"^key page may send 1 request in any minute .* has sent 1: try again in 6[0-2] s$")
+    )
+    expect(visit.element("retry")).to_be_visible()

@@ -83,8 +83,7 @@ async def test_every_route_counts_requests_and_refuses_them_in_its_own_form(path
     retry_s = int(refused.headers["retry-after"])
     assert 60 <= retry_s <= 62
     assert error["message"] == (
-        "key alice has reached its limit: requests_per_minute is 2, and 2 are used in the last minute; "
-        f"try again in {retry_s} s"
+        f"key alice may send 2 requests in any minute (requests_per_minute) and has sent 2: try again in {retry_s} s"
     )
     if path.startswith("/v1/messages"):
         assert refused.json()["type"] == "error"
@@ -179,7 +178,9 @@ async def test_when_the_tokens_are_used_up_requests_are_refused(limited: Limited
     assert codes == [200] * let_in + [429] * (20 - let_in)
     assert 0 < let_in < 10
     assert 10 <= await limited.used("tokens_per_minute") < 20
-    assert "tokens_per_minute is 10" in answers[-1].json()["error"]["message"]
+    assert (
+        "may take 10 tokens in any minute (tokens_per_minute) and has taken" in answers[-1].json()["error"]["message"]
+    )
     await asyncio.sleep(int(answers[-1].headers["retry-after"]))
     assert (await limited.ask("/v1/completions")).status_code == 200
 
@@ -265,7 +266,10 @@ async def test_no_more_are_open_than_may_be_and_a_slot_is_free_when_a_stream_end
     await asyncio.sleep(1)
     refused = await limited.ask(path)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, str(HELD_RETRY_S))
-    assert "max_concurrent is 2, and 2 are open" in refused.json()["error"]["message"]
+    assert (
+        "may have 2 requests open at a time (max_concurrent) and has 2: try again in 2 s"
+        in refused.json()["error"]["message"]
+    )
     await first
     assert (await limited.ask(path)).status_code == 200
     second.cancel()
