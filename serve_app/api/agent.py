@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from router.agent.bounds import Case
@@ -17,6 +18,7 @@ from router.plan import Plan
 from router.request import InferenceRequest
 from router.trace_steps import TraceStep
 from serve_app.api.explanation import Explanation
+from serve_app.api.request_record import RequestRecord
 from serve_app.auth.keys import Key
 from serve_app.config import AppConfig
 
@@ -55,6 +57,23 @@ class Purse(Protocol):
 
     def pay(self, usd: float) -> None:
         """Count what the agent has cost, and hold no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedPurse:
+    """A purse whose payments are noted, for the request log."""
+
+    purse: Purse
+    record: RequestRecord
+
+    async def open_purse(self, usd: float) -> None:
+        """See `Purse`."""
+        await self.purse.open_purse(usd)
+
+    def pay(self, usd: float) -> None:
+        """See `Purse`."""
+        self.record.agent_usd = (self.record.agent_usd or 0.0) + usd
+        self.purse.pay(usd)
 
 
 class Gate:

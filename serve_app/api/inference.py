@@ -22,7 +22,7 @@ from serve_app.api.errors import ApiError, error_data, incomplete_stream, intern
 from serve_app.api.escalation import TAKEN_WITHIN_S, AnswerWatch, Escalated
 from serve_app.api.explanation import Explanation
 from serve_app.api.planning import generation_request
-from serve_app.api.request_record import OK, Delivered, RequestRecord
+from serve_app.api.request_record import CLIENT_LEFT, OK, Delivered, RequestRecord, unreported_s
 from serve_app.api.routing import answer_headers
 from serve_app.api.sse import (
     PING,
@@ -45,6 +45,9 @@ from serve_app.transport.resuming import Resumed, ResumingStream
 from serve_app.transport.stream import Tick
 
 logger = logging.getLogger("ray.serve")
+
+REFUSED: Final = "refused"
+"""How the part of a tier ended that was asked to go on, and of which nothing was taken."""
 
 ADMISSION_WAIT_S: Final = 0.5
 """A warm tier may take so long to accept or refuse a request before the response begins without it, s. A refusal within
@@ -90,6 +93,9 @@ class InferenceStream:
     """Its tokens that are not, as the answer began anew."""
     _kept: int = field(default=0, init=False)
     """Its tokens that are still part of the answer."""
+    _billed: bool = field(default=False, init=False)
+    _refused: list[Leg] = field(default_factory=list, init=False)
+    """What tiers did that were asked to go on, and of which nothing is in the answer."""
     _taking: ResumingStream | None = field(default=None, init=False)
     """From the tier that is asked to go on."""
     _admitted_s: float | None = field(default=None, init=False)
@@ -150,12 +156,29 @@ class InferenceStream:
         busy_s = sum(leg.busy_s for leg in self._earlier) + self.items.busy_s
         self.record.delivered = Delivered(delivered, busy_s, self._first_token_s)
         async with contextlib.AsyncExitStack() as closing:
+            closing.push_async_callback(self._bill)
             if self._explanation is not None:
                 closing.push_async_callback(self._explanation.aclose)
             closing.push_async_callback(self._take_nothing)
             if self.watch is not None:
                 closing.callback(self.watch.close)
             closing.push_async_callback(self.items.aclose)
+
+    async def _bill(self) -> None:
+        """Note what engines did that no `metrics` tells."""
+        if self.request.mock or self._billed:
+            return
+        self._billed = True
+        unbilled = list(self._refused)
+        if self.record.metrics is None:
+            unbilled += self._earlier
+            unbilled += await self.items.cut(self.record.code or CLIENT_LEFT, self._more_of(self.items))
+            self.record.estimated = bool(unbilled)
+        self.record.unbilled = unbilled
+
+    def _more_of(self, items: ResumingStream) -> Callable[[float], float]:
+        tier = self.pool.observation.tier(items.tier)
+        return lambda quiet_s: unreported_s(quiet_s, tier, waits=not items.delivered)
 
     def _count(self) -> None:
         """Note the tokens that were taken so far. The tier that goes on reads a prompt that nobody sent."""
@@ -273,9 +296,10 @@ class InferenceStream:
         self.plan, self.watch = plan, None
 
     async def _take_nothing(self) -> None:
-        if self._taking is not None:
-            await self._taking.aclose()
-            self._taking = None
+        taking, self._taking = self._taking, None
+        if taking is not None:
+            self._refused += await taking.cut(REFUSED, self._more_of(taking))
+            await taking.aclose()
 
     @property
     def _hopeless(self) -> bool:

@@ -42,7 +42,7 @@ from serve_app.admission.drain import Drain
 from serve_app.admission.key_limits import KeyLimiter, permit_of
 from serve_app.admission.open_requests import OpenRequests
 from serve_app.admission.tier_slots import TierSlots
-from serve_app.api.agent import Purse, make_advisor
+from serve_app.api.agent import NotedPurse, Purse, make_advisor
 from serve_app.api.body import DraftsRequest, parse_inference, read_json, validated
 from serve_app.api.errors import RETRY_LATER, ApiError
 from serve_app.api.escalation import AnswerWatch
@@ -134,7 +134,7 @@ class Ingress:
             "ingress", pool, replica_id, lambda meter: meter.set(series.OPEN_REQUESTS, self._open.count)
         )
         self._counted = RequestMetrics(self._metrics.meter)
-        self._log = RequestLog(Path(get_serve_logs_dir()), replica_id)
+        self._log = RequestLog(Path(get_serve_logs_dir()), replica_id, config)
         self._background = (
             *(self._pool.work, self._runs.work, self._decisions.work, *self._channel.work, drain.work),
             *(self._metrics.reports.work, self._desk.work),
@@ -202,9 +202,10 @@ class Ingress:
         body = parse_inference(given, self._config)
         if self._config.ingress.log_prompts:
             record.prompt = prompt_of(given)
+        record.goal = body.goal
         permit = permit_of(request.scope)
         await permit.hold_tokens(estimated_tokens(body))
-        (made, agent), tried = await self._plan(body, permit, record.key), NOTHING_TRIED
+        (made, agent), tried = await self._plan(body, NotedPurse(permit, record), record.key), NOTHING_TRIED
         while True:
             record.planned(made)
             try:
@@ -304,7 +305,7 @@ class Ingress:
                     partial(self._tiers.http, made.tier, engine_call(request, body, made, request_id)),
                     until_s=record.arrived_s + limits.request_timeout_s,
                     on_lost=partial(record.lose, made.tier),
-                    on_progress=lambda progress: record.tokens.saw(*progress),
+                    on_progress=lambda progress: record.tokens.saw(*progress[:2]),
                 ),
                 self._config,
                 self._pool,

@@ -9,15 +9,32 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from router.observation import TierState
 from router.plan import Plan
 from router.registry import TierName
+from router.request import Goal
 from serve_app.api.escalation import Escalated
 from serve_app.auth.keys import Key
+from serve_app.engine.interface import Leg
 
 CLIENT_LEFT: Final = "client_left"
 OK: Final = "ok"
 _KEY: Final = "power_lever.record"
 _ERRORS_FROM: Final = 400
+
+
+def unreported_s(quiet_s: float, tier: TierState, *, waits: bool) -> float:
+    """Estimate what an engine did for a request since it said so last, s: an equal part among those that it has.
+
+    What it really did is known in the engine alone, which says it with the next token; there is none.
+
+    Args:
+        quiet_s: time since then, s.
+        tier: as it is now.
+        waits: whether it may still wait in the engine's queue: it had no token yet.
+    """
+    waited_s = tier.queue_wait_ms / 1000 if waits else 0.0
+    return max(0.0, quiet_s - waited_s) / max(1.0, tier.engine_running / max(1, tier.running))
 
 
 class Delivered(NamedTuple):
@@ -74,6 +91,13 @@ class RequestRecord:
     request_id: str = ""
     lost: list[tuple[TierName, str]] = field(default_factory=list)
     """Tier and code of how each replica was lost that had the request, and another one was asked."""
+    unbilled: list[Leg] = field(default_factory=list)
+    """What engines did for it that is not in `metrics`: all, if there are none; else what is no part of the answer."""
+    estimated: bool = False
+    """Whether `unbilled` has an estimate of what an engine did since the last token."""
+    goal: Goal | None = None
+    agent_usd: float | None = None
+    """What the router agent cost for it, USD; None: it was not asked."""
     key: Key | None = None
     """Of whoever sent it; None: no valid one was sent, or nobody was asked."""
     escalated: Escalated | None = None

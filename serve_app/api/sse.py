@@ -14,7 +14,7 @@ from router.trace_steps import TraceStep
 from serve_app.api.spec_view import planned_spec, used_spec
 from serve_app.engine.interface import Finished, Leg, Token
 from sustainability.factors import Place, place_of
-from sustainability.footprint import Hardware, baseline_seconds, footprint, full_footprint
+from sustainability.footprint import Footprint, Hardware, baseline_seconds, footprint, full_footprint
 from sustainability.measured import NO_METER, Energy
 from sustainability.savings import savings
 from sustainability.units import SECONDS_PER_HOUR
@@ -238,6 +238,12 @@ def hardware_of(tier: Tier, finished: Finished) -> Hardware:
 
 def _modelled(tier: Tier) -> Hardware:
     return Hardware(tier.gpus, tier.active_watts, tier.idle_watts, tier.price_usd_per_hour)
+
+
+def modelled_leg(leg: Leg, profile: Profile) -> tuple[dict[str, Any], Footprint]:
+    """Return the data of a part that is in no `metrics` event, as in one, and what it took."""
+    hardware, place = _modelled(profile.tiers[leg.tier]), place_of(profile.energy)
+    return _leg(leg, hardware, place), footprint(hardware, leg.busy_s, place)
 
 
 def _leg(leg: Leg, hardware: Hardware, place: Place) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class RunWatch:
         self._finished: dict[Hashable, Finished] = {}
         self._completion_tokens = 0
         self._progress = self._told = HttpProgress(0, 0)
+        self._busy_s: dict[Hashable, float] = {}
         self.refusal: EngineError | None = None
         """Why the engine did not take a request."""
 
@@ -62,12 +63,22 @@ class RunWatch:
         before = self._progress
         self._progress = before._replace(prompt_tokens=before.prompt_tokens + prompt_tokens)
 
-    def token(self, tokens: int = 1) -> None:
-        """Note that there are tokens."""
+    def token(self, tokens: int = 1, busy_s: float = 0.0, record: Hashable = None) -> None:
+        """Note that there are tokens.
+
+        Args:
+            tokens: how many.
+            busy_s: what the record has of the engine's busy time by now, s.
+            record: several answers may have the same.
+        """
         if self._first_token_s is None:
             self._first_token_s = self._clock()
         before = self._progress
-        self._progress = before._replace(completion_tokens=before.completion_tokens + tokens)
+        more_s = busy_s - self._busy_s.get(record, 0.0)
+        self._busy_s[record] = busy_s
+        self._progress = before._replace(
+            completion_tokens=before.completion_tokens + tokens, busy_s=before.busy_s + more_s
+        )
 
     def progress(self) -> HttpProgress | None:
         """Return what was done so far; None: nothing since it was asked for last."""

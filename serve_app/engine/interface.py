@@ -248,6 +248,8 @@ class HttpProgress(NamedTuple):
     """Of all its prompts that the engine has taken, each once."""
     completion_tokens: int
     """Of all its answers."""
+    busy_s: float = 0.0
+    """Its share of the engine's busy time as of its last token, s."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ async def _watched(items: AsyncGenerator[EngineItem, None]) -> AsyncIterator[Eng
             elif isinstance(item, Finished):
                 run.finished(item)
             else:
-                run.token(len(item.ids))
+                run.token(len(item.ids), item.busy_s)
         yield item
 
 

@@ -35,6 +35,7 @@ from serve_app.transport.stream import TICK, Tick
 
 HANDED_OVER: Final = "handed_over"
 """How a part ended that another tier goes on with."""
+_NOTHING: Final = HttpProgress(0, 0)
 LOST: Final = frozenset({"replica_lost", "engine_dead", "channel_failed", "stream_cut"})
 """Codes of errors that say nothing about the request: another replica can answer it."""
 FULL: Final = "overloaded"
@@ -82,6 +83,8 @@ class ResumingStream:
     _busy_s: float = field(default=0.0, init=False)
     """Of the replica that answers now, as of its last token, s."""
     _resume: Resume | None = field(default=None, init=False)
+    _heard_s: float = field(default=0.0, init=False)
+    """When the last item came, by the clock, s."""
     _resumes: int = field(default=0, init=False)
     _finished: bool = field(default=False, init=False)
     _cause: str = field(default="", init=False)
@@ -103,6 +106,8 @@ class ResumingStream:
             return await self._again(error)
         if item is None and not self._finished:
             return await self._again(incomplete_stream())
+        if not isinstance(item, Tick):
+            self._heard_s = self.clock()
         if isinstance(item, TokenBatch):
             self._ids += item.ids
             self._busy_s = item.busy_s
@@ -179,8 +184,28 @@ class ResumingStream:
             energy=last.energy.of_more_busy_time(scale),
         )
 
+    async def cut(self, ended_by: str, more_s: Callable[[float], float]) -> list[Leg]:
+        """Return which replica gave which part of an answer that is given up; the last one as far as is known.
+
+        Args:
+            ended_by: code of why.
+            more_s: estimates what the engine did for it since the last item, s, from the time since then, s.
+        """
+        while self._items.peek() is not None:
+            await self.get(0)
+        if self._admitted is None or self._finished:
+            return self.legs
+        busy_s = self._busy_s + more_s(self.clock() - self._heard_s)
+        return [*self.legs, Leg(self.tier, self._admitted.entry, self.delivered - self._before, busy_s, ended_by)]
+
     async def hand_over(self) -> list[Leg]:
-        """Stop the replica that answers now, as another tier goes on; return which replica gave which part."""
+        """Stop the replica that answers now, as another tier goes on; return which replica gave which part.
+
+        What it wrote since, while another tier was asked, is in no part, but in its time.
+        """
+        while isinstance(item := self._items.peek(), TokenBatch):
+            await self._items.get(0)
+            self._busy_s = item.busy_s
         await self.aclose()
         self._add_leg(HANDED_OVER)
         return self.legs
@@ -231,6 +256,12 @@ class RepeatingStream:
     clock: Callable[[], float] = time.monotonic
     on_lost: Callable[[str], None] = lambda code: None
     on_progress: Callable[[HttpProgress], None] = lambda progress: None
+    progress: HttpProgress = field(default=_NOTHING, init=False)
+    """What the engine that answers now has done so far."""
+    earlier: list[HttpProgress] = field(default_factory=list, init=False)
+    """What the engines of lost replicas had done."""
+    _told_s: float = field(default=0.0, init=False)
+    """When it said so, by the clock, s."""
     _items: ResponseStream = field(init=False)
     _began: bool = field(default=False, init=False)
     _patience: Patience = field(init=False)
@@ -247,7 +278,7 @@ class RepeatingStream:
         until_s = self.clock() + wait_s
         try:
             while isinstance(item := await self._items.get(max(0.0, until_s - self.clock())), HttpProgress):
-                self.on_progress(item)
+                self._note(item)
         except ApiError as error:
             return await self._again(error)
         if item is None and not self._began:
@@ -264,10 +295,26 @@ class RepeatingStream:
             self.on_lost(error.code)
         await self._items.aclose()
         await asyncio.sleep(PAUSE_S)
+        if self.progress.prompt_tokens:
+            self.earlier.append(self.progress)
+        self.progress = _NOTHING
         self._items = self.call()
         self._patience.called()
         return TICK
 
+    def _note(self, progress: HttpProgress) -> None:
+        self.progress, self._told_s = progress, self.clock()
+        self.on_progress(progress)
+
+    @property
+    def quiet_s(self) -> float:
+        """Time since the engine said what it has done, s."""
+        return self.clock() - self._told_s
+
     async def aclose(self) -> None:
-        """Stop the replica that answers now."""
+        """Stop the replica that answers now. What has arrived and was not taken is read for its progress."""
+        while (item := self._items.peek()) is not None:
+            await self._items.get(0)
+            if isinstance(item, HttpProgress):
+                self._note(item)
         await self._items.aclose()

@@ -22,7 +22,7 @@ from serve_app.usage.log_files import LogReader, log_files, this_machines_logs
 from serve_app.usage.sums import PROPERTIES, GroupKey, Property, Sums, Usage, Wanted, key_words, summed
 
 _WIDE: Final = 10_000
-_COUNTS: Final = ("requests", "errors", "left", "so_far", "prompt_tokens", "completion_tokens")
+_COUNTS: Final = ("requests", "errors", "left", "estimated", "prompt_tokens", "completion_tokens")
 _AMOUNTS: Final = ("engine_s", "energy_wh", "cost_usd", "agent_usd")
 _SHARES: Final = {"ttft_ms_median": 0.5, "ttft_ms_p95": 0.95}
 _HEADS: Final = (
@@ -117,10 +117,10 @@ def _remarks(reader: LogReader, files: int, usage: Usage) -> list[str]:
         lines.append(f"{reader.repeated} lines were there twice, and count once")
     if not usage.total.requests:
         lines.append(f"no request matches, in {files} files")
-    if usage.total.so_far:
+    if usage.total.estimated:
         lines.append(
-            f"of {usage.total.so_far} requests the sums have what came until their replica was lost: engines may have "
-            "done more for them"
+            f"of {usage.total.estimated} requests (the client left, they failed, or a replica was lost) what an engine "
+            "did since its last token is estimated"
         )
     return lines
 

@@ -10,8 +10,8 @@ import orjson
 
 NOBODY: Final = "-"
 """Stands for what a line does not name: no key was asked for, no tier was chosen."""
-SO_FAR: Final = "so_far"
-"""`counted` of a line that has what an engine did as of its last token, since its replica could not say more."""
+ESTIMATED: Final = "estimated"
+"""`counted` of a line with an estimate of what an engine did since its last token, since it could not say more."""
 
 
 class NotALineError(Exception):
@@ -48,8 +48,8 @@ class Entry(NamedTuple):
     """What the router agent's calls cost."""
     ttft_ms: float | None
     """None: it had no token."""
-    so_far: bool
-    """Whether an engine may have done more for it than the line says."""
+    estimated: bool
+    """Whether what an engine did since its last token is estimated."""
     parts: tuple[Part, ...]
 
 
@@ -81,7 +81,7 @@ def _entry(line: Mapping[str, Any]) -> Entry:
         prompt_tokens=_count(line.get("prompt_tokens")),
         agent_usd=_amount(line.get("agent_usd")),
         ttft_ms=None if line.get("ttft_ms") is None else _amount(line["ttft_ms"]),
-        so_far=line.get("counted") == SO_FAR,
+        estimated=line.get("counted") == ESTIMATED,
         parts=tuple(
             Part(
                 _word(leg["tier"]),

@@ -32,8 +32,8 @@ class Sums:
     """Of them, ended by an error."""
     left: int = 0
     """Of them, whose client left."""
-    so_far: int = 0
-    """Of them, with what an engine did as of the last token that came: it may have done more."""
+    estimated: int = 0
+    """Of them, with an estimate of what an engine did since its last token."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     engine_s: float = 0.0
@@ -50,7 +50,7 @@ class Sums:
         self.requests += 1
         self.errors += entry.outcome not in (_OK, _LEFT)
         self.left += entry.outcome == _LEFT
-        self.so_far += entry.so_far
+        self.estimated += entry.estimated
         self.prompt_tokens += entry.prompt_tokens
         self.agent_usd += entry.agent_usd
         if entry.ttft_ms is not None:

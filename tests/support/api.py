@@ -72,9 +72,9 @@ class Api:
         return self._http.request(method, path, content=content, headers=given)
 
     @contextmanager
-    def stream(self, path: str, body: Json) -> Iterator[httpx.Response]:
+    def stream(self, path: str, body: Json, headers: Mapping[str, str] | None = None) -> Iterator[httpx.Response]:
         """A response under way; leaving the block closes the connection as a client that goes away does."""
-        with self._http.stream("POST", path, json=body) as response:
+        with self._http.stream("POST", path, json=body, headers=dict(headers or {})) as response:
             yield response
 
     def infer(self, **body: Any) -> Answer:

@@ -22,13 +22,13 @@ from serve_app.api.errors import (
     incomplete_stream,
     raise_if_late,
 )
-from serve_app.api.request_record import OK, RequestRecord
+from serve_app.api.request_record import CLIENT_LEFT, OK, RequestRecord, unreported_s
 from serve_app.api.routing import answer_headers
 from serve_app.api.sse import PING, PING_EVERY_S, STATUS_EVERY_S, metrics_data
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.api.v1.usage import used, with_used
 from serve_app.config import AppConfig
-from serve_app.engine.interface import HttpRun
+from serve_app.engine.interface import HttpRun, Leg
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import ResponseStart
@@ -37,6 +37,8 @@ from serve_app.transport.stream import TICK
 
 _HOP_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date", b"server"))
 """Headers that every hop sets for itself. The engine's other response headers go to the client."""
+LOST_REPLICA: Final = "replica_lost"
+"""How the part of a replica ended that was lost before the answer began."""
 TOO_LONG: Final = "maximum context length"
 """In every message by which vLLM refuses a prompt that is too long. On `/v1/messages` nothing else tells it."""
 
@@ -70,6 +72,21 @@ class V1Exchange:
     report: Callable[[RunReport], None]
     decision_id: str | None
     record: RequestRecord = field(default_factory=RequestRecord)
+    _closed: bool = field(default=False, init=False)
+
+    async def aclose(self) -> None:
+        """Stop the engine, and note what it did if that is in no `metrics`."""
+        await self.items.aclose()
+        if self._closed:
+            return
+        self._closed, did = True, self.items.progress
+        unbilled = [(each.completion_tokens, each.busy_s, LOST_REPLICA) for each in self.items.earlier]
+        if self.record.metrics is None and did.prompt_tokens:
+            tier = self.pool.observation.tier(self.plan.tier)
+            busy_s = did.busy_s + unreported_s(self.items.quiet_s, tier, waits=not did.completion_tokens)
+            unbilled.append((did.completion_tokens, busy_s, self.record.code or CLIENT_LEFT))
+            self.record.estimated = True
+        self.record.unbilled = [Leg(self.plan.tier, self.plan.entry.name, *each) for each in unbilled]
 
     async def respond(self) -> Response:
         """Return the engine's response; for a stream that must wait long, one that pings until it comes.
@@ -83,15 +100,15 @@ class V1Exchange:
             while start is None and not self.streaming:
                 start = await self._start(STATUS_EVERY_S)
             if start is None:
-                return StreamResponse(self._late_stream(), 200, self._headers("text/event-stream"), self.items.aclose)
+                return StreamResponse(self._late_stream(), 200, self._headers("text/event-stream"), self.aclose)
             extra = self._headers(None) | (RETRY_LATER if start.status == 503 else {})
             replaced = _HOP_HEADERS | {key.encode() for key in extra}
             headers = [pair for pair in start.headers if pair[0].lower() not in replaced]
             headers += [(key.encode(), value.encode()) for key, value in extra.items()]
             body = self._body() if start.status < 400 else _once(await self._refusal(start.status))
-            return StreamResponse(body, start.status, headers, self.items.aclose)
+            return StreamResponse(body, start.status, headers, self.aclose)
         except BaseException:
-            await self.items.aclose()
+            await self.aclose()
             raise
 
     async def _start(self, wait_s: float) -> ResponseStart | None:
@@ -123,7 +140,7 @@ class V1Exchange:
                 raise  # which cuts the connection: a part of the body has been sent
             yield error_events(error, self.request_id, self.form)
         finally:
-            await self.items.aclose()
+            await self.aclose()
 
     async def _refusal(self, status: int) -> bytes:
         """Return the body of an error response: vLLM's own, which is in OpenAI's form, or the same in Anthropic's.
@@ -162,7 +179,7 @@ class V1Exchange:
             self.record.code = error.code
             yield error_events(error, self.request_id, self.form)
         finally:
-            await self.items.aclose()
+            await self.aclose()
 
     def _headers(self, media_type: str | None) -> dict[str, str]:
         headers = answer_headers(self.plan, self.request_id, self.decision_id)

@@ -165,11 +165,12 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
         for output in outputs:
             state = processor.request_states.get(output.request_id)
             collector = None if state is None else state.queue
-            if state is not None and (run := runs.get(state)) is not None:
+            run = None if state is None else runs.get(state)
+            if state is not None and run is not None:
                 under_way.append((run, output, state))
-                if output.new_token_ids:
-                    run.token(len(output.new_token_ids))
             records.take(output, collector)
+            if run is not None and collector is not None and output.new_token_ids:
+                run.token(len(output.new_token_ids), records.of(collector).busy_s, collector)
             if output.spec_decode_metrics is not None and collector is not None:
                 output.spec_decode_metrics = ShownMetrics.of(output.spec_decode_metrics, records.of(collector))
             times = {event.type: event.timestamp for event in reversed(output.events or ())}  # the first of each type

@@ -60,6 +60,14 @@ def test_several_answers_are_one_run_with_the_longest_and_the_drafts_of_all() ->
     assert run.since_first_token_s is None
 
 
+def test_the_busy_time_so_far_is_that_of_each_record_once() -> None:
+    watch = RunWatch(3)
+    for busy_s, record in ((0.25, "shared"), (0.5, "shared"), (1.0, "alone"), (0.75, "shared")):
+        watch.token(1, busy_s, record)
+    assert watch.progress() == HttpProgress(0, 4, 1.75)
+    assert watch.progress() is None
+
+
 def test_a_request_that_engages_no_engine_is_no_run() -> None:
     assert RunWatch(1).take() is None
 

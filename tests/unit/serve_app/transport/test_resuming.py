@@ -86,6 +86,66 @@ async def test_a_lost_replica_is_replaced_from_the_last_token_on() -> None:
     assert replicas.all_closed
 
 
+def as_it_is(quiet_s: float) -> float:
+    return quiet_s
+
+
+async def test_an_answer_that_is_given_up_has_what_arrived_and_an_estimate_of_what_did_not() -> None:
+    replicas = Replicas([ADMITTED, tokens(7, busy_s=0.1), tokens(8, 9, busy_s=0.5), Wait(60)])
+    stream = stream_of(replicas)
+    for _ in range(2):
+        await stream.get(60)
+    await asyncio.sleep(3)  # the second batch has arrived, and is not read
+    await stream.aclose()
+    assert stream.delivered == 1
+    assert await stream.cut("client_left", lambda quiet_s: 0.25) == [Leg("eco", "small", 3, 0.75, "client_left")]
+
+
+async def test_the_estimate_gets_the_time_since_the_last_item() -> None:
+    stream = stream_of(Replicas([ADMITTED, tokens(7, busy_s=0.5), Wait(60)]))
+    for _ in range(2):
+        await stream.get(60)
+    await asyncio.sleep(3)
+    (leg,) = await stream.cut("client_left", as_it_is)
+    assert leg.busy_s == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize(
+    ("script", "legs"),
+    [
+        ([Wait(60)], []),
+        ([ADMITTED, Wait(60)], [Leg("eco", "small", 0, 0.0, "x")]),
+        ([ADMITTED, tokens(7), finished(1)], [Leg("eco", "small", 1, 0.5, "done")]),
+    ],
+    ids=["nobody took it", "no token came", "it was whole"],
+)
+async def test_what_no_replica_took_is_no_part_and_a_whole_answer_is_not_estimated(
+    script: list[Item], legs: list[Leg]
+) -> None:
+    stream = stream_of(Replicas(script))
+    await stream.get(1)
+    await asyncio.sleep(1)
+    assert await stream.cut("x", lambda quiet_s: 0.0) == legs
+
+
+async def test_each_lost_replicas_part_is_there_once() -> None:
+    stream = stream_of(Replicas([ADMITTED, tokens(7, busy_s=0.25), LOST], [ADMITTED, tokens(8, busy_s=0.5), FAILED]))
+    with pytest.raises(ApiError):
+        await read(stream)
+    assert await stream.cut("engine_failed", lambda quiet_s: 0.0) == [
+        Leg("eco", "small", 1, 0.25, "replica_lost"),
+        Leg("eco", "small", 1, 0.5, "engine_failed"),
+    ]
+
+
+async def test_the_time_in_which_another_tier_was_asked_is_in_the_part_and_its_tokens_are_not() -> None:
+    stream = stream_of(Replicas([ADMITTED, tokens(7, busy_s=0.1), tokens(8, 9, busy_s=0.5), Wait(60)]))
+    for _ in range(2):
+        await stream.get(60)
+    await asyncio.sleep(1)
+    assert await stream.hand_over() == [Leg("eco", "small", 1, 0.5, "handed_over")]
+
+
 async def test_the_joules_of_a_lost_replica_are_billed_at_the_watts_of_the_last() -> None:
     last = replace(finished(1, busy_s=0.5), energy=Energy(busy_j=100.0, idle_j=3.0), queue_ms=40.0)
     replicas = Replicas([ADMITTED, tokens(7, busy_s=0.25), LOST], [ADMITTED, tokens(8, busy_s=0.5), last])
@@ -291,7 +351,20 @@ async def test_progress_of_a_v1_answer_is_told_and_is_no_part_of_it() -> None:
     loop = asyncio.get_running_loop()
     stream = RepeatingStream(replicas.call, loop.time() + 900, loop.time, on_progress=told.append)
     assert await read_http(stream) == [START, b"whole"]
-    assert told == [(5, 0), (5, 0), (5, 2)]
+    assert told == [HttpProgress(5, 0), HttpProgress(5, 0), HttpProgress(5, 2)]
+
+
+async def test_what_each_replica_of_a_v1_answer_did_is_known_until_the_stream_is_closed() -> None:
+    lost, now, unread = HttpProgress(5, 1, 0.5), HttpProgress(5, 2, 0.25), HttpProgress(5, 9, 1.0)
+    loop = asyncio.get_running_loop()
+    replicas = HttpReplicas([lost, DEAD], [now, START, b"x", unread, b"y", Wait(60)])
+    stream = RepeatingStream(replicas.call, loop.time() + 900, loop.time)
+    while await stream.get(60) != b"x":
+        pass
+    assert (stream.earlier, stream.progress) == ([lost], now)
+    await asyncio.sleep(3)
+    await stream.aclose()
+    assert stream.progress == unread
 
 
 async def test_progress_keeps_nobody_from_looking_at_the_clock() -> None:

@@ -82,7 +82,7 @@ def test_json_has_the_groups_and_the_total(tmp_path: Path, capsys: pytest.Captur
     assert {name: group[name] for name in read["total"]} == read["total"]
     assert read["total"] == pytest.approx(
         {
-            **{"requests": 2, "errors": 1, "left": 0, "so_far": 0, "prompt_tokens": 14, "completion_tokens": 10},
+            **{"requests": 2, "errors": 1, "left": 0, "estimated": 0, "prompt_tokens": 14, "completion_tokens": 10},
             **{"engine_s": 1.0, "energy_wh": 0.02, "cost_usd": 0.0002, "agent_usd": 0.002},
             **{"ttft_ms_median": 250.0, "ttft_ms_p95": 750.0},
         }
@@ -183,9 +183,9 @@ def test_requests_of_one_key_by_name_or_id(tmp_path: Path, capsys: pytest.Captur
         assert read["total"]["requests"] == 1
 
 
-def test_what_may_have_been_more_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, told = sums(capsys, "--logs", log(tmp_path, line("a", counted="so_far"), line("b")))
-    assert told.startswith("of 1 requests the sums have what came until their replica was lost")
+def test_what_is_estimated_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, told = sums(capsys, "--logs", log(tmp_path, line("a", counted="estimated"), line("b")))
+    assert told.startswith("of 1 requests (the client left, they failed, or a replica was lost) what an engine did")
 
 
 def test_without_paths_it_reads_the_logs_of_all_sessions_of_this_machine(

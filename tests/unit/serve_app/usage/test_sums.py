@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serve_app.usage.lines import NOBODY, Entry, Part
 from serve_app.usage.sums import PROPERTIES, Property, Sums, Wanted, key_words, summed
 
-ADDED = ("requests", "errors", "left", "so_far", "prompt_tokens", "completion_tokens")
+ADDED = ("requests", "errors", "left", "estimated", "prompt_tokens", "completion_tokens")
 AMOUNTS = ("engine_s", "energy_wh", "cost_usd", "agent_usd")
 
 
@@ -26,11 +26,11 @@ def entry(
     outcome: str = "ok",
     tier: str = "eco",
     ttft_ms: float | None = 100.0,
-    so_far: bool = False,
+    estimated: bool = False,
 ) -> Entry:
     at = datetime(2026, 11, day, 23, 59, tzinfo=UTC)
     parts = parts or (Part(tier, 5, 0.5, 0.01, 0.0001),)
-    return Entry(at, key, name, "/api/inference", "math", outcome, tier, 7, 0.001, ttft_ms, so_far, parts)
+    return Entry(at, key, name, "/api/inference", "math", outcome, tier, 7, 0.001, ttft_ms, estimated, parts)
 
 
 def test_an_answer_that_climbed_counts_once_and_each_part_at_its_tier() -> None:
@@ -53,8 +53,10 @@ def test_the_order_of_the_properties_is_that_of_the_groups() -> None:
 
 
 def test_errors_and_clients_that_left_are_told_apart() -> None:
-    total = summed([entry(), entry(outcome="client_left"), entry(outcome="engine_failed", so_far=True)], ["key"]).total
-    assert (total.requests, total.errors, total.left, total.so_far) == (3, 1, 1, 1)
+    total = summed(
+        [entry(), entry(outcome="client_left"), entry(outcome="engine_failed", estimated=True)], ["key"]
+    ).total
+    assert (total.requests, total.errors, total.left, total.estimated) == (3, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
