@@ -41,6 +41,14 @@ def test_the_table_of_questions_in_the_architecture_names_files_that_exist() -> 
     assert [path for row in rows for path in re.findall(r"`([^`]+)`", row) if not (ROOT / path).is_file()] == []
 
 
+def test_the_proofs_of_the_threat_model_are_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\|$", text.split("## Threat model", 1)[1].split("\n## ", 1)[0], re.MULTILINE)[2:]
+    proofs = [proof for row in rows for proof in re.findall(r"`((?:unit|integration|e2e)/[^`]+)`", row.split("|")[-2])]
+    assert len(proofs) >= len(rows) >= 10
+    assert [proof for proof in proofs if not (ROOT / "tests" / proof).exists()] == []
+
+
 def test_every_decision_is_in_the_list_of_decisions() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\]\((\d{4}-[^)]+\.md)\)", (folder / "README.md").read_text(encoding="utf-8")))
