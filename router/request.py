@@ -11,6 +11,7 @@ from router.spec_params import SpecParams
 
 Mode = Literal["auto", "manual"]
 Goal = Literal["faster", "cheaper", "greener", "better"]
+Priority = Literal["normal", "batch"]
 MAX_STOPS: Final = 4
 """Stop strings of a request: vLLM's own limit (`VLLM_MAX_STOP_STRINGS`), as in OpenAI's API."""
 Limit = Literal["max_ttft_ms", "max_total_ms", "max_cost_usd", "max_energy_wh", "max_co2_g"]
@@ -89,6 +90,11 @@ class InferenceRequest(Frozen):
         default=True,
         description="True: a `reasoning` event explains the choice. False: none does, and nothing of the request goes "
         "to the router agent's API, whatever `agent.mode` is.",
+    )
+    priority: Priority = Field(
+        default="normal",
+        description="`batch`: it only uses what others leave: it waits behind them, and never takes the last quarter "
+        "of a tier. For work that nobody waits for.",
     )
     mock: StrictBool = Field(
         default=False,

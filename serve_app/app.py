@@ -11,7 +11,7 @@ from typing import Any, Final
 import ray
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.context import _get_global_client
 
 from cluster.autoscaling import DemandPolicy
@@ -88,6 +88,10 @@ def engine_deployment(name: TierName, config: AppConfig) -> serve.Deployment:
     return serve.deployment(EngineDeployment).options(
         name=name,
         max_ongoing_requests=tier.max_ongoing_requests,
+        request_router_config=RequestRouterConfig(
+            request_router_class="serve_app.transport.request_router.FairRequestRouter",
+            request_router_kwargs={"ingress_replicas": config.ingress.replicas},
+        ),
         # No `max_queued_requests`: `serve_app/admission/tier_slots.py` holds that limit.
         ray_actor_options=actor_options(tier, Path(config.models_dir)),
         autoscaling_config=AutoscalingConfig(

@@ -49,13 +49,16 @@ class Request:
     path: str
     body: dict[str, Any]
     timeout_s: float = 300.0
+    key: str | None = None
+    """API key that is sent; None: none is."""
 
     def encoded(self) -> bytes:
         """Return the bytes of the request. Each request has its own connection."""
         body = json.dumps(self.body).encode()
+        key = "" if self.key is None else f"Authorization: Bearer {self.key}\r\n"
         return (
             f"POST {self.path} HTTP/1.1\r\nHost: {HOST}:{self.port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n{key}Connection: close\r\n\r\n"
         ).encode() + body
 
 
@@ -184,7 +187,7 @@ async def run_batch(
         for turn in turns:
             request = request_for(dialect, port, PROMPTS[turn % len(PROMPTS)], max_tokens, **body)
             outcome = await fetch(request, EventReader(dialect))
-            answer = _stream(outcome)
+            answer = stream_of(outcome)
             if isinstance(answer, Stream):
                 answers.append(answer)
             else:
@@ -194,7 +197,7 @@ async def run_batch(
     return answers, errors
 
 
-def _stream(outcome: Outcome[EventReader]) -> Stream | str:
+def stream_of(outcome: Outcome[EventReader]) -> Stream | str:
     """Return the answer's figures, or why there are none."""
     reader = outcome.reader
     if outcome.error is not None:

@@ -36,7 +36,7 @@ from router.difficulty.classify import load_classifier
 from router.needs import NOTHING_MORE, NOTHING_TRIED, Needs
 from router.plan import Plan
 from router.registry import TIER_NAMES, TierName
-from router.request import InferenceRequest
+from router.request import InferenceRequest, Priority
 from router.runs.summary import HandedOver, RunReport
 from serve_app.admission.drain import Drain
 from serve_app.admission.key_limits import KeyLimiter, permit_of
@@ -71,6 +71,7 @@ from serve_app.engine.stream_items import stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import installed_version
 from serve_app.pool.allowance_desk import AllowanceDesk
+from serve_app.fairness.claims import Claim
 from serve_app.pool.decisions import DecisionLog
 from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.pool.outbox import Outbox
@@ -231,10 +232,12 @@ class Ingress:
             ApiError: the engine or the tier's queue refused the request.
         """
 
+        claim = self._claim(record, body.priority)
+
         def ask(tier: TierName, call: GenerationRequest) -> ResumingStream:
             return ResumingStream(
                 tier,
-                lambda resume: self._ask(tier, replace(call, resume=resume), stub=body.mock),
+                lambda resume: self._ask(tier, replace(call, resume=resume, claim=claim), stub=body.mock),
                 until_s=record.arrived_s + self._config.limits.request_timeout_s,
                 on_lost=partial(record.lose, tier),
             )
@@ -255,6 +258,11 @@ class Ingress:
             record,
             watch,
         ).respond()
+
+    def _claim(self, record: RequestRecord, priority: Priority | None) -> Claim:
+        """Return in whose name a request asks for room."""
+        tenant = key_id_of(record)
+        return Claim(tenant, priority == "batch", tenant if self._config.auth.separate_caches else None)
 
     def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
         return self._counted.planned(lambda: planned(request, self._pool.observation, self._config, needs))
@@ -291,7 +299,7 @@ class Ingress:
         if self._config.ingress.log_prompts:
             record.prompt = prompt_of(given)
         await permit_of(request.scope).hold_tokens(body.estimated_tokens)
-        tried = NOTHING_TRIED
+        tried, claim = NOTHING_TRIED, self._claim(record, body.own.get("priority"))
         while True:
             made = self._counted.planned(partial(plan_v1, body, self._pool.observation, self._config, tried))
             record.planned(made)
@@ -302,7 +310,7 @@ class Ingress:
                 request_id,
                 body.streaming,
                 RepeatingStream(
-                    partial(self._tiers.http, made.tier, engine_call(request, body, made, request_id)),
+                    partial(self._tiers.http, made.tier, engine_call(request, body, made, request_id, claim)),
                     until_s=record.arrived_s + limits.request_timeout_s,
                     on_lost=partial(record.lose, made.tier),
                     on_progress=lambda progress: record.tokens.saw(*progress[:2]),

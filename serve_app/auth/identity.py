@@ -12,6 +12,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Bas
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
+from starlette.types import Scope
 
 from serve_app.api.errors import ApiError
 from serve_app.auth.key_file import FollowedKeys
@@ -114,7 +115,13 @@ def raise_unless(request: Request, needed: KeyScope | None) -> None:
 
 def key_of(request: Request) -> Key | None:
     """Return the key of whoever sends a request; None: nobody was asked, or no valid one was sent."""
-    return request.user.key if isinstance(request.user, KeyHolder) else None
+    return key_in(request.scope)
+
+
+def key_in(scope: Scope) -> Key | None:
+    """Return the key of whoever sends the request of a scope, as `key_of`; None too before anybody was asked."""
+    user = scope.get("user")
+    return user.key if isinstance(user, KeyHolder) else None
 
 
 def may_see_decision(request: Request, made_by: str | None) -> bool:

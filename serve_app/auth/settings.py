@@ -35,6 +35,12 @@ class AuthSettings(Frozen):
         default=False,
         description="True: with mode `off` it may listen beyond this machine, where anybody who reaches it may use it.",
     )
+    separate_caches: bool = Field(
+        default=True,
+        description="True: with mode `keys` the engines' caches of prompt beginnings are separate for each key, since "
+        "the time to the first token tells what is in them. False: all keys share one, which answers faster where they "
+        "begin alike.",
+    )
     allowed_hosts: tuple[str, ...] = Field(
         default=(),
         description="Names by which clients reach the application, without port: `llm.example.com`, `*.example.com`, "

@@ -40,6 +40,7 @@ from serve_app.engine.metrics import AcceptanceMetrics, BusyMetrics, LoadSignals
 from serve_app.engine.stream_items import http_items, stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import VLLM_VERSION
+from serve_app.fairness.claims import claiming
 from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.transport.asgi_call import HttpCall
 from serve_app.transport.channel import ReplyTo, send_items
@@ -112,12 +113,12 @@ class EngineDeployment:
 
     async def generate(self, request: GenerationRequest, reply_to: ReplyTo) -> Failure | None:
         """Answer one request. Its items go over the token channel; `send_items` says what is returned."""
-        with self._answering(reply_to):
+        with self._answering(reply_to), claiming(request.claim):
             return await send_items(reply_to, self._replica_id, stream_items(self._engine, request))
 
     async def http(self, call: HttpCall, reply_to: ReplyTo) -> Failure | None:
         """Answer one request of the `/v1` routes with the engine's own HTTP application; otherwise as `generate`."""
-        with self._answering(reply_to):
+        with self._answering(reply_to), claiming(call.claim):
             return await send_items(reply_to, self._replica_id, http_items(self._engine, self._http, call))
 
     async def wake(self) -> None:

@@ -20,6 +20,7 @@ from router.request import Message
 from router.signs import NO_SIGNS, Signs
 from router.spec_params import DEFAULT_CATEGORY, NO_DRAFTS, SpecParams
 from serve_app.engine.energy.meter import EnergyBilling
+from serve_app.fairness.claims import ANYBODY, Claim
 from sustainability.measured import NO_METER, Energy
 from sustainability.shares import Totals
 
@@ -130,6 +131,8 @@ class GenerationRequest:
     """The answer so far, which another tier wrote and this one continues; "": it begins here."""
     watch: bool = False
     """Whether to tell how the answer goes."""
+    claim: Claim = ANYBODY
+    """In whose name it asks for room."""
 
 
 def plain_request(request_id: str, messages: tuple[Message, ...], max_tokens: int) -> GenerationRequest:

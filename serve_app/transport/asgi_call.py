@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
+from serve_app.fairness.claims import ANYBODY, Claim
 from serve_app.transport.cancellation import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
@@ -31,6 +32,8 @@ class HttpCall:
     body: bytes
     sequences: int = 1
     """Answers that the request asks for."""
+    claim: Claim = ANYBODY
+    """In whose name it asks for room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from router.registry import TierName
 from serve_app.admission.tier_slots import TierSlots
 from serve_app.api.errors import ApiError, Failure
 from serve_app.engine.interface import Admitted, Finished, GenerationRequest, HttpProgress, HttpRun, TokenBatch
+from serve_app.fairness.claims import Claim
 from serve_app.pool.view import PoolView
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from serve_app.transport.channel import Item, TokenChannel
@@ -52,11 +53,12 @@ class TierClient:
 
     def generate(self, tier: TierName, request: GenerationRequest) -> GenerationStream:
         """Send a request to a tier's engine."""
-        return cast(GenerationStream, self._call(tier, "generate", request, resumes=request.resume is not None))
+        resumes = request.resume is not None
+        return cast(GenerationStream, self._call(tier, "generate", request, request.claim, resumes=resumes))
 
     def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
         """Send a request of the `/v1` routes to a tier's engine."""
-        return cast(ResponseStream, self._call(tier, "http", call, call.sequences))
+        return cast(ResponseStream, self._call(tier, "http", call, call.claim, call.sequences))
 
     def wake(self, tier: TierName) -> Callable[[], object]:
         """Have a replica of a tier started where none runs.
@@ -76,11 +78,18 @@ class TierClient:
         return waiting.cancel
 
     def _call(
-        self, tier: TierName, method: str, argument: object, sequences: int = 1, *, resumes: bool = False
+        self,
+        tier: TierName,
+        method: str,
+        argument: object,
+        claim: Claim,
+        sequences: int = 1,
+        *,
+        resumes: bool = False,
     ) -> ItemStream[Item]:
         stream = self._channel.open()
         try:
-            stream.on_end(self._slots.take(tier, sequences, at_any_rate=resumes))
+            stream.on_end(self._slots.take(tier, sequences, claim, at_any_rate=resumes))
         except ApiError as full:
             stream.end(full)
             return stream

@@ -78,12 +78,12 @@ class Driver:
         from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
         from vllm.v1.structured_output import StructuredOutputManager
 
+        from serve_app.engine.vllm.fair_scheduler import FairScheduler
         from serve_app.engine.vllm.scheduler import DepthScheduler
-        from serve_app.engine.vllm.sharing_scheduler import SharingScheduler
 
         config.cache_config.num_gpu_blocks = blocks
         layer = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        scheduler = DepthScheduler if config.speculative_config else SharingScheduler
+        scheduler = DepthScheduler if config.speculative_config else FairScheduler
         self.scheduler = scheduler(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], layer)]),

@@ -47,6 +47,7 @@ class OwnFields(TypedDict, total=False):
     goal: Any
     constraints: Any
     spec: Any
+    priority: Any
 
 
 OWN_FIELDS: Final = tuple(OwnFields.__annotations__)

@@ -22,6 +22,7 @@ from serve_app.api.v1.body import V1Body
 from serve_app.api.v1.conversation import conversation, other_text, token_ids
 from serve_app.api.v1.models import AUTO, model_not_found
 from serve_app.config import AppConfig
+from serve_app.fairness.claims import ANYBODY, Claim
 from serve_app.transport.asgi_call import HttpCall
 
 _THINKERS: Final = ("reasoning_parser", "reasoning_config")
@@ -84,7 +85,7 @@ def _in(tier: TierName, request: InferenceRequest, profile: Profile) -> Inferenc
     return request.model_copy(update={"mode": "manual", "power": sum(profile.tiers[tier].power) // 2, "goal": None})
 
 
-def engine_call(request: Request, body: V1Body, made: Plan, request_id: str) -> HttpCall:
+def engine_call(request: Request, body: V1Body, made: Plan, request_id: str, claim: Claim = ANYBODY) -> HttpCall:
     """Return the request for the tier's engine, with the plan's speculation as vLLM's extra sampling arguments.
 
     A client that turns the speed dial gets its sampling where it says nothing else. Without the dial, vLLM's own
@@ -104,7 +105,7 @@ def engine_call(request: Request, body: V1Body, made: Plan, request_id: str) -> 
         (b"x-request-id", request_id.encode()),
     ]
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    return HttpCall(request.method, path, headers, raw, body.sequences)
+    return HttpCall(request.method, path, headers, raw, body.sequences, claim)
 
 
 def _dialled(body: V1Body, made: Plan) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from serve_app.speculation.settings import EngineFacts, SpeculationSettings
 
 _NGRAM: Final = {"prompt_lookup_min": ngram_lookup.SHORTEST, "prompt_lookup_max": ngram_lookup.LONGEST}
 
-_SCHEDULER: Final = "serve_app.engine.vllm.sharing_scheduler.SharingScheduler"
+_SCHEDULER: Final = "serve_app.engine.vllm.fair_scheduler.FairScheduler"
 _DRAFTING_SCHEDULER: Final = "serve_app.engine.vllm.scheduler.DepthScheduler"
 _BLACKWELL: Final = 10
 """Compute capability of B200, major."""
@@ -53,6 +53,7 @@ def engine_args(
         "quantization": entry.quantization,
         "tensor_parallel_size": tier.tensor_parallel,
         "scheduler_cls": _SCHEDULER,
+        "scheduling_policy": "priority",  # in the order that `fair_scheduler.py` gives the requests
         "max_num_queued_reqs": _SEQUENCES_A_REQUEST * tier.max_ongoing_requests,
         **_hardware(tier, entry),
         **{key: value for key, value in entry.engine_args.items() if key not in server_args(entry)},

@@ -64,6 +64,7 @@ from serve_app.engine.interface import (
     unpack_ids,
 )
 from serve_app.engine.vllm.arguments import engine_args, server_namespace
+from serve_app.engine.vllm.claim_argument import put_claim
 from serve_app.engine.vllm.compat import check_interface
 from serve_app.engine.vllm.errors import as_ours, errors_as_ours, refuse_bad_grammars
 from serve_app.engine.vllm.load import OutputLoad
@@ -72,6 +73,7 @@ from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import Drafted, RequestRecord, SpecRecords
 from serve_app.engine.vllm.thoughts import AnswerTokens, ReasoningParser
 from serve_app.engine.vllm.token_text import TokenTexts
+from serve_app.fairness.claims import current_claim
 from serve_app.speculation.settings import SpeculationSettings
 from sustainability.shares import Totals
 
@@ -140,7 +142,8 @@ def start_vllm(
 def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: OutputLoad) -> None:
     """Take each engine output's record off before vLLM processes (and perhaps merges) the output.
 
-    Also tell the HTTP request that an engine request is added for, if there is one, how that goes on.
+    Also tell the HTTP request that an engine request is added for, if there is one, how that goes on; and put into the
+    engine request in whose name it is, whichever of vLLM's routes made it.
 
     Args:
         processor: vLLM's.
@@ -153,6 +156,7 @@ def watch_outputs(processor: OutputProcessor, records: SpecRecords, load: Output
     def adding(request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         if not processor.request_states:
             records.began_working()
+        put_claim(request, current_claim())
         add(request, *args, **kwargs)
         if (run := current_run()) is not None:
             state = processor.request_states[request.request_id]

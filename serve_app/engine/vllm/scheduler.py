@@ -30,8 +30,8 @@ from router.observation import Learned
 from router.registry import Drafts, DraftsChoice
 from router.spec_params import DEFAULT_CATEGORY, SpecParams
 from serve_app.engine.vllm.controller_config import ControllerConfig
+from serve_app.engine.vllm.fair_scheduler import FairScheduler
 from serve_app.engine.vllm.scheduler_guard import DepthGuard
-from serve_app.engine.vllm.sharing_scheduler import SharingScheduler
 from serve_app.engine.vllm.step_record import (
     DRAFTS_ATTRIBUTE,
     LEARNED_KEY,
@@ -71,7 +71,7 @@ class _Known:
         return self.seeded or self.spec.k == 0
 
 
-class DepthScheduler(SharingScheduler):
+class DepthScheduler(FairScheduler):
     """See the module. It serves proposers that draft ahead in the worker (draft models, EAGLE) and n-gram drafts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -75,7 +75,9 @@ class SharingScheduler(AsyncScheduler):
         else:
             began_s = self._updated_s if self._busy else max(step.began_s, self._updated_s)
             parts = self._parts_of(step, now_s - began_s, model_runner_output)
-            self._ledger.charge(step_shares(parts, self._work(step)))
+            shares = step_shares(parts, self._work(step))
+            self._ledger.charge(shares)
+            self._charged(shares, now_s)
         self._updated_s = now_s
         self._ending = set()
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
@@ -87,6 +89,9 @@ class SharingScheduler(AsyncScheduler):
         self._ending = None
         self._busy = self.has_unfinished_requests()
         return outputs
+
+    def _charged(self, shares: Mapping[str, float], now_s: float) -> None:
+        """Take notice of what each request owes for a step, s."""
 
     def _bill(self, output: EngineCoreOutput, now_s: float) -> None:
         request_id = output.request_id

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from ray.exceptions import RayError
+from starlette.types import Receive, Scope, Send
 
 from serve_app.admission.drain import Drain
 from serve_app.admission.open_requests import OpenRequests
+from tests.support.http_client import SCOPE, Client
 
 
 class Method:
@@ -46,11 +48,20 @@ async def test_a_drain_begins_when_the_pool_closes_and_reports_the_open_requests
     drain.work.start()
     await asyncio.sleep(1)
     assert (requests.draining, pool.reports.qsize()) == (False, 0)
-    requests.count = 1
+    ends = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await ends.wait()
+
+    client = Client()
+    scope = {**SCOPE, "method": "POST", "path": "/slow", "headers": []}
+    call = asyncio.ensure_future(requests.middleware(app)(scope, client.receive, client.send))
+    await asyncio.sleep(1)
     pool.closing.set()
     assert await pool.reports.get() == ("me", 1)
     assert requests.draining
-    requests.count = 0
+    ends.set()
+    await call
     assert await pool.reports.get() == ("me", 0)
     drain.work.stop()
 
