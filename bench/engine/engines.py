@@ -28,6 +28,7 @@ from cluster.cpu_environment import cpu_environment
 from cluster.gpu_environment import gpu_environment
 from cluster.weights import models_dir
 from router.registry import ChainEntry, Drafts, DraftsChoice, Tau, Tier
+from serve_app.fairness.claims import ANYBODY, Claim
 from serve_app.speculation.settings import SpeculationSettings
 from sustainability.shares import NOTHING, Totals
 
@@ -90,6 +91,8 @@ class Ask:
     """Whether to tell how the answer goes."""
     waits: bool = False
     """Sent only when the engine has taken the first request that does not wait, and works on it."""
+    claim: Claim = ANYBODY
+    """In whose name it asks."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,8 @@ class Batch:
     """Where the engine's busy time went, while this batch was under way, as of the last end of an answer."""
     refused: list[RefusedError] = field(default_factory=list)
     """Requests that the engine refused, where that was allowed; `replies` has the others."""
+    cached_tokens: int = 0
+    """Prompt tokens of this batch that the engine had in its cache."""
 
     @property
     def full(self) -> tuple[float, float]:
@@ -317,19 +322,24 @@ class EngineProcess:
             BatchEnergy(**data["energy"]) if data["energy"] else None,
             Totals(*data["busy"]),
             refused,
+            data["cached_tokens"],
         )
 
-    def call(self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 600) -> list[CallReply]:
+    def call(
+        self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 600, claim: Claim = ANYBODY
+    ) -> list[CallReply]:
         """Call OpenAI routes, all at once, and return their answers.
 
         Args:
             calls: (path, body) of each.
             timeout_s: as for `ask`.
+            claim: in whose name they are.
 
         Raises:
             EngineGoneError: as `ask`.
         """
-        answers = self._exchange({"calls": [{"path": path, "body": body} for path, body in calls]}, timeout_s)
+        asked = {"calls": [{"path": path, "body": body} for path, body in calls], "claim": claim}
+        answers = self._exchange(asked, timeout_s)
         return [
             CallReply(answer["status"], answer["body"], answer["failure"] and tuple(answer["failure"]))
             for answer in answers

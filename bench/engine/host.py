@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from prometheus_client import REGISTRY
 from vllm.v1.engine import EngineCoreOutput
@@ -38,6 +38,7 @@ from serve_app.engine.vllm.engine import VllmEngine, start_vllm
 from serve_app.engine.vllm.nvml import NvmlCounters
 from serve_app.engine.vllm.scheduler import ORDER_PREFIX
 from serve_app.engine.vllm.step_record import RequestRecord, SpecRecords
+from serve_app.fairness.claims import Claim, claiming
 from serve_app.speculation.settings import SpeculationSettings
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 
@@ -144,6 +145,7 @@ class Round:
             category=ask["category"] or classify_prompt(ask["prompt"]).category,
             begun=ask["begun"],
             watch=ask["watch"],
+            claim=Claim(*ask["claim"]),
         )
         if ask["waits"]:
             await self.taken.wait()
@@ -151,7 +153,8 @@ class Round:
         reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "signs": None}
         reply["began_s"] = began_s - self.began_s
         async with aclosing(self.engine.generate(request)) as items:
-            await self._take(items, request_id, ask, reply, began_s)
+            with claiming(request.claim):  # as the replica's deployment does
+                await self._take(items, request_id, ask, reply, began_s)
         return reply | self.witness.take(request_id)
 
     async def _take(
@@ -175,6 +178,10 @@ class Round:
                 reply |= _end(item)
             if ask["pause_steps"]:
                 await self.witness.steps_later(request_id, ask["pause_steps"])
+
+
+COUNTERS: Final = {"preemptions": "vllm:num_preemptions_total", "cached_tokens": "vllm:prefix_cache_hits_total"}
+"""What is counted of a batch, and vLLM's name of it."""
 
 
 def _end(finished: Finished) -> Json:
@@ -288,10 +295,10 @@ async def call_route(engine: VllmEngine, call: Json) -> Json:
     return answer
 
 
-def preemptions() -> int:
-    """Return the preemptions so far, from vLLM's own counter."""
+def counted(name: str) -> int:
+    """Return one of vLLM's own counters."""
     samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
-    return int(sum(sample.value for sample in samples if sample.name == "vllm:num_preemptions_total"))
+    return int(sum(sample.value for sample in samples if sample.name == name))
 
 
 async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
@@ -309,11 +316,12 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             batch = json.loads(line)
             if "calls" in batch:
-                answers = await asyncio.gather(*(call_route(engine, call) for call in batch["calls"]))
+                with claiming(Claim(*batch["claim"])):
+                    answers = await asyncio.gather(*(call_route(engine, call) for call in batch["calls"]))
                 replies.write(json.dumps(answers) + "\n")
                 replies.flush()
                 continue
-            asks, before, busy = batch["asks"], preemptions(), engine.totals()
+            asks, before, busy = batch["asks"], {key: counted(name) for key, name in COUNTERS.items()}, engine.totals()
             drawn = await energy.sums() if energy else None
             together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]))
             loop = LoopWatch()
@@ -335,7 +343,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
             count += len(asks)
             own = engine.own_drafts()
             counts = {
-                "preemptions": preemptions() - before,
+                **{key: counted(name) - before[key] for key, name in COUNTERS.items()},
                 "own_drafts": [own.drafted, own.accepted],
                 "loop_s": loop.longest_s,
                 "energy": _grown(drawn, await energy.sums() if energy else None),

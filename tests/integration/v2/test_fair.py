@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,20 @@ def config(request: pytest.FixtureRequest, tiny_models: Path) -> Any:
     return scheduler_config(tiny_models, request.param, scheduling_policy="priority", max_num_seqs=SEATS)
 
 
+@dataclass
+class Request:
+    """What the engine's front end sends to the scheduler, as far as it is used here."""
+
+    sampling_params: Any
+    cache_salt: str | None = None
+
+
 def add(driver: Driver, name: str, claim: Claim, *, prompt: int = 4, max_tokens: int = 50) -> None:
     from vllm import SamplingParams
 
-    class Engine:
-        sampling_params = SamplingParams()
-        cache_salt: str | None = None
-
-    put_claim(Engine, claim)
-    driver.add(name, 0, prompt=prompt, max_tokens=max_tokens, arguments=Engine.sampling_params.extra_args)
+    request = Request(SamplingParams())
+    put_claim(request, claim)
+    driver.add(name, 0, prompt=prompt, max_tokens=max_tokens, arguments=request.sampling_params.extra_args)
 
 
 def step(driver: Driver) -> dict[str, int]:
@@ -149,12 +155,9 @@ def test_claims_are_forgotten_with_their_requests_also_of_clients_that_left(conf
 def test_a_claim_travels_in_the_sampling_parameters_and_its_salt_stands_before_the_clients_own() -> None:
     from vllm import SamplingParams
 
-    class Engine:
-        sampling_params = SamplingParams(extra_args={"theirs": 1})
-        cache_salt: str | None = "own"
-
-    put_claim(Engine, Claim("key", batch=True, cache_salt="key"))
-    assert Engine.cache_salt == "key:own"
-    assert claim_of(Engine.sampling_params) == Claim("key", batch=True)
-    assert Engine.sampling_params.extra_args["theirs"] == 1
+    request = Request(SamplingParams(extra_args={"theirs": 1}), "own")
+    put_claim(request, Claim("key", batch=True, cache_salt="key"))
+    assert request.cache_salt == "key:own"
+    assert claim_of(request.sampling_params) == Claim("key", batch=True)
+    assert request.sampling_params.extra_args["theirs"] == 1
     assert claim_of(SamplingParams()) == claim_of(None) == ANYBODY
