@@ -91,6 +91,8 @@ class Ask:
     """Whether to tell how the answer goes."""
     waits: bool = False
     """Sent only when the engine has taken the first request that does not wait, and works on it."""
+    late: bool = False
+    """Sent only when another one has its first tokens."""
     claim: Claim = ANYBODY
     """In whose name it asks."""
 

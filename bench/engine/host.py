@@ -149,6 +149,8 @@ class Round:
         )
         if ask["waits"]:
             await self.taken.wait()
+        if ask["late"]:
+            await self.under_way.wait()
         began_s = time.monotonic()
         reply: Json = {"token_ids": [], "accepted": [], "text": "", "arrivals": [], "signs": None}
         reply["began_s"] = began_s - self.began_s

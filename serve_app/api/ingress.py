@@ -70,8 +70,8 @@ from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import stream_items
 from serve_app.engine.stub import StubEngine
 from serve_app.engine.vllm.compat import installed_version
-from serve_app.pool.allowance_desk import AllowanceDesk
 from serve_app.fairness.claims import Claim
+from serve_app.pool.allowance_desk import AllowanceDesk
 from serve_app.pool.decisions import DecisionLog
 from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.pool.outbox import Outbox

@@ -59,6 +59,7 @@ def test_only_the_engine_and_what_it_puts_into_vllm_import_vllm() -> None:
         "serve_app.engine.vllm.cpu_worker",
         "serve_app.engine.vllm.engine",
         "serve_app.engine.vllm.errors",
+        "serve_app.engine.vllm.fair_scheduler",
         "serve_app.engine.vllm.gpu_worker",
         "serve_app.engine.vllm.graph_managers",
         "serve_app.engine.vllm.nvml",

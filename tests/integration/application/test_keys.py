@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,9 @@ CHAT: dict[str, Any] = {
     "max_tokens": 2,
     "messages": [{"role": "user", "content": "Hi. stub:tokens=2"}],
 }
+PLACES = 32
+KEPT = 4
+"""Of eco, at two ingress replicas together."""
 ASKS = 20
 """More than enough for a request to have come to each of two replicas: HAProxy takes the one with the fewest."""
 
@@ -138,6 +142,42 @@ def test_a_stream_at_one_replica_takes_a_slot_at_the_other_until_its_client_leav
         with claude, pytest.raises(anthropic.RateLimitError):
             claude.messages.create(**CHAT)
     wait_until(lambda: chat(locked, key).status_code == 200)
+
+
+async def test_a_key_with_more_streams_than_a_tier_has_places_does_not_keep_another_one_waiting(
+    locked: Api, keys: Operator, tmp_path: Path
+) -> None:
+    large, small = (keys("new", "--name", name, "--scope", "infer") for name in ("large", "small"))
+    wait_until(lambda: statuses(locked, large) == statuses(locked, small) == {200})
+    ends = tmp_path / "ends"
+    full = asyncio.Event()
+    began: set[int] = set()
+    ended: list[int] = []
+
+    async def stream(client: httpx.AsyncClient, number: int) -> None:
+        body = {"prompt": f"stub:rate=2 stub:until={ends}", "mode": "manual", "power": 5, "max_tokens": 2000}
+        async with client.stream("POST", "/api/inference", json=body) as answer:
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                if '"type":"token"' in line:
+                    began.add(number)
+                if len(began) >= PLACES - KEPT:
+                    full.set()
+        ended.append(number)
+
+    limits = httpx.Limits(max_connections=100)
+    async with httpx.AsyncClient(
+        base_url=locked.base_url, headers={"x-api-key": large}, timeout=PATIENCE_S, limits=limits
+    ) as client:
+        streams = [asyncio.ensure_future(stream(client, number)) for number in range(PLACES + 12)]
+        async with asyncio.timeout(PATIENCE_S):
+            await full.wait()
+        answer = await asyncio.to_thread(locked.post_as, "/v1/chat/completions", CHAT, {"x-api-key": small})
+        assert answer.status_code == 200
+        assert (len(began), ended) == (PLACES - KEPT, [])
+        ends.touch()
+        await asyncio.gather(*streams)
+    assert len(ended) == PLACES + 12
 
 
 def test_without_a_key_health_is_open_and_all_else_is_not(locked: Api) -> None:

@@ -16,33 +16,27 @@ from tests.support.e2e_app import MODEL
 
 LARGE, SMALL = Claim("large", cache_salt="large"), Claim("small", cache_salt="small")
 LONG = "Describe the harbour of an old town in the morning, with all its ships, people and smells. " * 8
+SEATS = 8
 BLOCK = 16
 """Tokens of a block of the cache at most: a prompt's last tokens fill none."""
 
 
 @pytest.fixture(scope="module")
 def engine(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """eco's entry without speculation."""
-    profile = load_profile("local")
-    tier = profile.tiers["eco"]
+    """eco's entry without speculation, and with a quarter of its seats: `bench.fairness` has all."""
+    tier = load_profile("local").tiers["eco"]
+    entry = tier.chain[-1]
+    entry = entry.model_copy(update={"engine_args": {**entry.engine_args, "max_num_seqs": SEATS}})
     log = tmp_path_factory.mktemp("claims") / "log"
-    with engine_process(tier.chain[-1], tier, {MODEL: bundled_model}, log) as process:
+    with engine_process(entry, tier, {MODEL: bundled_model}, log) as process:
         process.ask([Ask("Hello.", max_tokens=2)])
         yield process
 
 
-@pytest.fixture(scope="module")
-def seats() -> int:
-    tier = load_profile("local").tiers["eco"]
-    return tier.most_sequences(tier.chain[-1])
-
-
-def beside(engine: EngineProcess, others: int, claim: Claim) -> tuple[Batch, Reply]:
+def beside(engine: EngineProcess, claim: Claim) -> tuple[Batch, Reply]:
     """Ask for many long answers in the name of a claim, then for a short one of another key; return that one too."""
-    crowd = [
-        Ask(f"Tell a long story about the number {number}.", max_tokens=24, claim=claim) for number in range(others)
-    ]
-    batch = engine.ask([*crowd, Ask("Hello!", max_tokens=2, claim=SMALL, waits=True)])
+    crowd = [Ask(f"Tell a story of {number} ships.", max_tokens=16, claim=claim) for number in range(SEATS + 4)]
+    batch = engine.ask([*crowd, Ask("Hello!", max_tokens=2, claim=SMALL, late=True)])
     return batch, batch.replies[-1]
 
 
@@ -55,31 +49,29 @@ def steps_until_first(batch: Batch, small: Reply) -> int:
 
 
 def test_a_request_begins_two_steps_after_it_came_beside_a_key_with_more_requests_than_seats(
-    engine: EngineProcess, seats: int
+    engine: EngineProcess,
 ) -> None:
-    batch, small = beside(engine, seats + 8, LARGE)
+    batch, small = beside(engine, LARGE)
     assert steps_until_first(batch, small) <= 3  # the one under way when it came, and two
     at_once = sum(other.arrivals[0][0] < small.began_s + small.ttft_s for other in batch.replies[:-1])
-    assert at_once <= seats - kept(seats)
-    assert all(len(reply.token_ids) == 24 for reply in batch.replies[:-1])
+    assert at_once <= SEATS - kept(SEATS)
 
 
-def test_the_same_beside_batch_requests_of_its_own_key(engine: EngineProcess, seats: int) -> None:
-    batch, small = beside(engine, seats + 8, SMALL._replace(batch=True))
+def test_the_same_beside_batch_requests_of_its_own_key(engine: EngineProcess) -> None:
+    batch, small = beside(engine, SMALL._replace(batch=True))
     assert steps_until_first(batch, small) <= 3
     at_once = sum(other.arrivals[0][0] < small.began_s + small.ttft_s for other in batch.replies[:-1])
-    assert at_once <= seats - seats // BATCH_PART
+    assert at_once <= SEATS - SEATS // BATCH_PART
 
 
 def test_a_request_that_gave_its_seat_to_another_key_ends_with_the_same_answer(engine: EngineProcess) -> None:
-    """Every seat is taken, by three keys; the fourth one's requests send some of the first key's back."""
-    crowd = [Ask(f"Count from {number} to one hundred.", max_tokens=32, claim=LARGE) for number in range(40)]
-    alone = engine.ask(crowd[:4]).token_ids
-    few = [Ask("Hello!", max_tokens=24, claim=Claim(f"key {number % 3}"), waits=True) for number in range(12)]
+    """One seat is kept, and three keys with none want one each."""
+    crowd = [Ask(f"Count from {number} to one hundred.", max_tokens=24, claim=LARGE) for number in range(SEATS)]
+    alone = engine.ask(crowd).token_ids
+    few = [Ask("Hello!", max_tokens=8, claim=Claim(f"key {number}"), late=True) for number in range(3)]
     batch = engine.ask([*crowd, *few])
     assert batch.preemptions > 0
-    assert all(len(reply.token_ids) == 32 for reply in batch.replies[: len(crowd)])
-    assert batch.token_ids[:4] == alone
+    assert batch.token_ids[: len(crowd)] == alone
 
 
 def cached(engine: EngineProcess, prompt: str, claim: Claim) -> int:
