@@ -301,7 +301,7 @@ def test_with_keys_it_may_listen_anywhere_and_a_file_without_a_valid_key_is_a_wa
         ({"allowed_hosts": "a.example"}, "auth.allowed_hosts: Input should be a list, got 'a.example'"),
         ({"allowed_origins": ["a.example"]}, "auth.allowed_origins: got 'a.example', must be as browsers send it"),
         ({"allowed_origins": ["https://a.example/"]}, "auth.allowed_origins: got 'https://a.example/', must be as"),
-        ({"keys": []}, "auth.keys: unknown key, allowed are mode, keys_file, allow_anonymous, allowed_hosts, "),
+        ({"keys": []}, "auth.keys: unknown key, allowed are mode, keys_file, allow_anonymous, separate_caches, "),
     ],
 )
 def test_wrong_settings_of_who_may_do_what_are_named_with_what_is_allowed(

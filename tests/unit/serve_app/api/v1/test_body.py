@@ -64,7 +64,6 @@ def test_fields_without_a_meaning_are_accepted_and_not_passed_on() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "priority",
         "kv_transfer_params",
         "ec_transfer_params",
         "repetition_detection",
@@ -163,10 +162,16 @@ def test_a_wrong_type_is_an_error_that_names_the_field(fields: dict[str, Any], m
 
 
 def test_a_refused_field_is_told_which_ones_are_allowed_once() -> None:
-    first, second = refusal(prompt="Hi", priority=1).message.split("; ")
-    assert first.startswith("prompt: unknown key, allowed are mode, power, speed, goal, constraints, spec, model, ")
+    first, second = refusal(prompt="Hi", request_id=1).message.split("; ")
+    assert first.startswith("prompt: unknown key, allowed are mode, power, speed, goal, constraints, spec, priority, ")
     assert "messages" in first
-    assert second == "priority: unknown key"
+    assert second == "request_id: unknown key"
+
+
+def test_a_priority_is_ours_and_not_vllms_which_would_overtake_others() -> None:
+    assert refusal(priority=-5).message == "priority: Input should be 'normal' or 'batch', got -5"
+    body = parse_v1({"model": "auto", "messages": [], "priority": "batch"}, CHAT, LIMITS)
+    assert (body.own, "priority" in body.fields) == ({"priority": "batch"}, False)
 
 
 def test_lists_have_limits() -> None:

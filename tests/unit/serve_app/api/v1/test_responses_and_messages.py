@@ -84,7 +84,7 @@ def test_what_codex_sends_is_passed_on_without_what_only_openais_servers_know() 
 
 
 def test_an_unknown_field_is_refused_unless_the_client_has_beta_features() -> None:
-    assert refusal(messages, priority=1).startswith("priority: unknown key, allowed are ")
+    assert refusal(messages, request_id=1).startswith("request_id: unknown key, allowed are ")
     body = parse_v1({"model": "auto", "messages": HI, "new_beta": 1, "vllm_xargs": {}}, MESSAGES, LIMITS, betas=True)
     assert body.fields == {"model": "auto", "messages": HI}
 
@@ -98,7 +98,7 @@ def test_an_unknown_field_is_refused_unless_the_client_has_beta_features() -> No
         ({"prompt": {"id": "p"}}, "prompt: prompt templates are kept on OpenAI's servers"),
         ({"kv_transfer_params": {}}, "kv_transfer_params: unknown key"),
         ({"request_id": "x"}, "request_id: unknown key"),
-        ({"priority": 1}, "priority: unknown key"),
+        ({"priority": 1}, "priority: Input should be 'normal' or 'batch', got 1"),
         ({"input": 3}, "input: must be a string or a list, got 3"),
         ({"max_output_tokens": 0}, "max_output_tokens: Input should be greater than or equal to 1, got 0"),
     ],
