@@ -9,7 +9,9 @@ same key    all have one key: nothing tells them apart, so the small one waits a
 
 ttft_p50_ms, ttft_max_ms   the small user's time to the first token
 step_ms                    median time between two tokens of a large stream: an engine step
-within                     share of the small user's requests that began within its median time alone plus two steps
+within                     share of its requests that began within its median time alone plus two such steps
+steps_p50, steps_max       engine steps that ended from a small request's arrival to its first token: the one under way
+                           when it came, and its own at least. Some are long, as many large prompts begin together
 refused                    the large user's requests that were refused, since a quarter or an eighth is kept for others
 
     python -m bench.fairness [--quick] [--json FILE]
@@ -22,6 +24,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -67,14 +70,33 @@ def _request(port: int, key: str, turn: int, tokens: int, **body: Any) -> Reques
     return Request(request.port, request.path, request.body, request.timeout_s, key)
 
 
-async def crowd(port: int, key: str, gaps_s: list[float], refusals: list[str], **body: Any) -> None:
+@dataclass(slots=True)
+class Crowd:
+    """What the large user saw."""
+
+    token_times_s: list[list[float]] = field(default_factory=list)
+    """By stream, by the monotonic clock."""
+    refusals: list[str] = field(default_factory=list)
+
+    @property
+    def step_ms(self) -> float | None:
+        """Median time between two tokens of a stream; None: there was no stream."""
+        gaps_s = [then - first for times in self.token_times_s for first, then in itertools.pairwise(times)]
+        return 1000 * median([gap for gap in gaps_s if gap > 0]) if gaps_s else None
+
+    def steps(self, answer: Stream) -> int:
+        """Return how many steps ended from an answer's request to its first token."""
+        first_s = answer.start_s + answer.ttft_s
+        return max(sum(answer.start_s < at_s <= first_s for at_s in times) for times in self.token_times_s)
+
+
+async def keep_open(port: int, key: str, crowd: Crowd, **body: Any) -> None:
     """Keep the large user's streams open until this is cancelled.
 
     Args:
         port: of the server.
         key: of the large user.
-        gaps_s: takes the times between tokens.
-        refusals: takes the errors.
+        crowd: takes what it sees.
         body: further fields of its requests.
     """
     turns = itertools.count()
@@ -85,9 +107,9 @@ async def crowd(port: int, key: str, gaps_s: list[float], refusals: list[str], *
             try:
                 outcome: Outcome[EventReader] = await fetch(_request(port, key, next(turns), LONG, **body), reader)
             finally:
-                gaps_s.extend(then - first for first, then in itertools.pairwise(reader.token_times_s))
+                crowd.token_times_s.append(list(reader.token_times_s))
             if outcome.error is not None:
-                refusals.append(outcome.error)
+                crowd.refusals.append(outcome.error)
                 await asyncio.sleep(1.0)
 
     async with asyncio.TaskGroup() as group:
@@ -95,17 +117,16 @@ async def crowd(port: int, key: str, gaps_s: list[float], refusals: list[str], *
             group.create_task(one())
 
 
-async def measure(port: int, way: Way, keys: dict[str, str], requests: int) -> tuple[list[Stream], list[float], int]:
-    """Return the small user's answers, the large one's times between tokens, and how many of its were refused.
+async def measure(port: int, way: Way, keys: dict[str, str], requests: int) -> tuple[list[Stream], Crowd]:
+    """Return the small user's answers, and what the large one saw.
 
     Raises:
         SystemExit: an answer to the small user failed.
     """
-    gaps_s: list[float] = []
-    refusals: list[str] = []
+    crowd = Crowd()
     others: asyncio.Task[None] | None = None
     if way.large is not None:
-        others = asyncio.create_task(crowd(port, keys[way.large], gaps_s, refusals, **way.body))
+        others = asyncio.create_task(keep_open(port, keys[way.large], crowd, **way.body))
         await asyncio.sleep(_FULL_AFTER_S)
 
     async def one(turn: int) -> Stream:
@@ -119,16 +140,15 @@ async def measure(port: int, way: Way, keys: dict[str, str], requests: int) -> t
     if others is not None:
         others.cancel()
         await asyncio.gather(others, return_exceptions=True)
-    return list(answers), gaps_s, len(refusals)
+    return list(answers), crowd
 
 
-def row(
-    way: Way, answers: Sequence[Stream], gaps_s: Sequence[float], refused: int, alone_ms: float
-) -> dict[str, Value]:
+def row(way: Way, answers: Sequence[Stream], crowd: Crowd, alone_ms: float) -> dict[str, Value]:
     """Return the figures of one way."""
     ttfts = [1000 * answer.ttft_s for answer in answers]
-    step_ms = 1000 * median([gap for gap in gaps_s if gap > 0]) if gaps_s else None
+    step_ms = crowd.step_ms
     within = [ttft <= alone_ms + 2 * step_ms for ttft in ttfts] if step_ms is not None else []
+    steps = [crowd.steps(answer) for answer in answers] if step_ms is not None else []
     return {
         "large user": way.name,
         "requests": len(ttfts),
@@ -136,7 +156,9 @@ def row(
         "ttft_max_ms": max(ttfts),
         "step_ms": step_ms,
         "within": sum(within) / len(within) if within else None,
-        "refused": refused,
+        "steps_p50": median(steps) if steps else None,
+        "steps_max": max(steps, default=None),
+        "refused": len(crowd.refusals),
     }
 
 
@@ -163,10 +185,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             alone_ms = 0.0
             for way in WAYS:
                 print(f"{way.name}: {5 if given.quick else 15} requests", file=sys.stderr)
-                answers, gaps_s, refused = asyncio.run(measure(server.port, way, keys, 5 if given.quick else 15))
+                answers, crowd = asyncio.run(measure(server.port, way, keys, 5 if given.quick else 15))
                 if way.large is None:
                     alone_ms = 1000 * median([answer.ttft_s for answer in answers])
-                rows.append(row(way, answers, gaps_s, refused, alone_ms))
+                rows.append(row(way, answers, crowd, alone_ms))
     print_report("A short request beside 32 streams", rows, made_by)
     if given.json is not None:
         write_json(given.json, {"rows": rows}, made_by)
