@@ -39,7 +39,8 @@ WITHIN_S: Final = 60.0
 MOST_GROWTH_MB: Final = 20.0
 """Growth of ingress, engines and HAProxy together from the first half of the measurements to the second, by the least
 of each, MB. A request that is never freed has its task, its buffers and its body: more than 10 kB, so 4,000 of them are
-over 40 MB. The least count, as Python frees cycles only when many have gathered: the ingress varies by 40 MB."""
+over 40 MB. The least count, as Python frees cycles only when many have gathered: the ingress varies by 40 MB. The
+engines gain some MB without a leak: Serve keeps up to 1000 log records a replica, and malloc keeps what it has free."""
 MOST_FDS: Final = 8
 """More file descriptors than after the first measurement, of all processes: HAProxy keeps a few connections."""
 _SHOWN: Final = 20
