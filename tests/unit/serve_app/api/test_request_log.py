@@ -12,8 +12,10 @@ import pytest
 
 from router.agent.bounds import Case
 from router.agent.metering import Meter, Usage
+from router.agent.result import AgentChoice
 from router.agent.settings import AgentSettings
 from router.observation import TierState
+from router.trace_steps import TraceStep
 from serve_app.api.agent import Advisor
 from serve_app.api.request_log import RequestLog, line_of
 from serve_app.api.request_record import CLIENT_LEFT, RequestRecord
@@ -214,6 +216,20 @@ async def test_what_the_agent_cost_is_there_also_where_the_client_left(ingress: 
     await ingress.post("/api/inference", body | {"reasoning": False, "prompt": "x"})
     left, refused = lines(ingress.log_folder)
     assert (left["agent_usd"], refused["agent_usd"]) == (pytest.approx(1000 * 0.5 / 1e6), None)
+
+
+async def test_a_client_that_left_while_the_agent_planned_has_paid_it(ingress: LocalIngress) -> None:
+    class Planner:
+        async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+            meter.begin()
+            meter.note(Usage(output_tokens=1000))
+            await asyncio.sleep(60)
+            return AgentChoice(tier="eco", reason="Easy.")
+
+    ingress.ingress._advisor = Advisor("multi_turn", AgentSettings(), chooser=Planner())
+    line = await left_after(2, ingress, "/api/inference", {"prompt": "What is the capital of France?"})
+    assert (line["outcome"], line["tier"], line["legs"], line["counted"]) == ("client_left", None, [], None)
+    assert line["agent_usd"] == pytest.approx(1000 * 0.5 / 1e6)
 
 
 async def test_the_goal_is_there(ingress: LocalIngress) -> None:
