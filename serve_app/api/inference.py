@@ -12,7 +12,7 @@ from typing import Final
 from starlette.responses import Response
 
 from router.agent.result import AgentResult
-from router.escalation import comparable
+from router.escalation import Move, comparable
 from router.plan import Plan, plan_on
 from router.request import InferenceRequest
 from router.runs.summary import HandedOver, RunReport
@@ -255,17 +255,9 @@ class InferenceStream:
         refusal = ""
         if self.watch.applies:
             made = plan_on(move.to_tier, self.plan, self.request, self.pool.observation, self.config)
-            call = generation_request(self.request_id, self.request, made)
-            # The old tier goes on meanwhile: if this one does not take the answer, nothing is lost.
-            self._taking = self.watch.ask(made.tier, self.watch.request(call, move, self.items.delivered))
-            taken_by_s = time.monotonic() + TAKEN_WITHIN_S
             try:
-                while not isinstance(await self._taking.get(PING_EVERY_S), Admitted):
-                    if time.monotonic() > taken_by_s:
-                        raise overloaded(f"it has not taken it within {TAKEN_WITHIN_S:g} s")
-                    yield PING
-                if self.items.complete:
-                    raise overloaded("the answer has ended meanwhile")
+                async for ping in self._until_taken(made, move):
+                    yield ping
             except ApiError as error:
                 self.watch.refused(move.to_tier)
                 refusal = f"{move.to_tier} does not go on with it: {error.message}"
@@ -279,6 +271,25 @@ class InferenceStream:
         else:
             await self._take_nothing()
             yield trace_event(TraceStep("escalate", escalated.trace(), 0.0))
+
+    async def _until_taken(self, made: Plan, move: Move) -> AsyncIterator[bytes]:
+        """Ask another tier to take the answer; ping until it has.
+
+        The old tier goes on meanwhile: if this one does not take it, nothing is lost.
+
+        Raises:
+            ApiError: it does not.
+        """
+        assert self.watch is not None
+        call = generation_request(self.request_id, self.request, made)
+        self._taking = self.watch.ask(made.tier, self.watch.request(call, move, self.items.delivered))
+        taken_by_s = time.monotonic() + TAKEN_WITHIN_S
+        while not isinstance(await self._taking.get(PING_EVERY_S), Admitted):
+            if time.monotonic() > taken_by_s:
+                raise overloaded(f"it has not taken it within {TAKEN_WITHIN_S:g} s")
+            yield PING
+        if self.items.complete:
+            raise overloaded("the answer has ended meanwhile")
 
     async def _hand_over(self, plan: Plan, *, rewrite: bool) -> None:
         """Let the tier that has taken the answer go on with it."""
