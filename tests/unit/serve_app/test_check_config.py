@@ -291,6 +291,19 @@ def test_with_keys_it_may_listen_anywhere_and_a_file_without_a_valid_key_is_a_wa
         ({"mode": "on"}, "auth.mode: Input should be 'off' or 'keys', got 'on'"),
         ({"mode": "keys", "keys_file": "keys.json"}, "auth.keys_file: got 'keys.json', must be an absolute path"),
         ({"keys_file": "/k.json"}, "auth: mode 'off' takes no `keys_file`, got '/k.json'"),
+        (
+            {"default_limits": {"max_concurrent": 4}},
+            "auth: mode 'off' takes no `default_limits`, got 4 at a time: there are no keys",
+        ),
+        (
+            {"mode": "keys", "default_limits": {"max_concurrent": 0}},
+            "auth.default_limits.max_concurrent: Input should be greater than or equal to 1, got 0",
+        ),
+        ({"mode": "keys", "default_limits": {"requests_per_hour": 1}}, "auth.default_limits.requests_per_hour"),
+        (
+            {"mode": "keys", "default_limits": {"agent_usd_per_day": float("nan")}},
+            "auth.default_limits.agent_usd_per_day: Input should be a finite number, got NaN",
+        ),
         ({"mode": "keys", "allow_anonymous": True}, "auth: mode 'keys' takes no `allow_anonymous`, got true"),
         ({"allow_anonymous": "perhaps"}, "auth.allow_anonymous: Input should be a valid boolean"),
         (
