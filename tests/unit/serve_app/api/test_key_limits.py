@@ -13,8 +13,13 @@ import httpx
 import openai
 import pytest
 
-from router.agent.result import AgentFallback
+from router.agent.bounds import Case
+from router.agent.metering import Meter, Usage
+from router.agent.result import AgentChoice, AgentFallback
+from router.agent.settings import AgentSettings
+from router.trace_steps import TraceStep
 from serve_app.admission.key_limits import HELD_RETRY_S, Permit, duration
+from serve_app.api.agent import Advisor
 from serve_app.auth.key_file import write_keys
 from serve_app.auth.keys import NO_LIMITS, KeyLimits, KeyList, NewKey, make_key, utc_now
 from serve_app.config import AppConfig
@@ -509,6 +514,37 @@ async def test_what_the_agent_may_cost_is_held_while_it_works_and_the_next_day_b
         await permit(limited, 0.015, None).open_purse(0.01)
     await asyncio.sleep(24 * 3600 + 2)
     await permit(limited, 0.015, None).open_purse(0.01)
+
+
+class Costly:
+    """An agent whose every plan costs 0.005 USD."""
+
+    asked = 0
+
+    async def choose(self, case: Case, meter: Meter, steps: list[TraceStep]) -> AgentChoice:
+        self.asked += 1
+        meter.charge(Usage(output_tokens=1), 0.005, 1)
+        return AgentChoice(tier=case.plan.tier, reason="It is enough.")
+
+
+async def test_at_the_applications_cap_requests_are_answered_with_the_routers_own_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ingress, costly = LocalIngress(app_config(agent={"usd_per_day": 0.012}), monkeypatch), Costly()
+    ingress.ingress._advisor = Advisor("multi_turn", AgentSettings(budget_usd=0.005), chooser=costly)
+    for number in range(4):
+        answer = await ingress.post("/api/inference", {"prompt": "Hi stub:tokens=3"})
+        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert events[-1]["type"] == "done"
+        [step] = [one["data"]["result"] for one in events if one["type"] == "trace" and one["data"]["step"] == "agent"]
+        if number < 2:
+            assert "fallback" not in step
+        else:
+            assert step["fallback"] == "daily_cap"
+            assert step["detail"] == (
+                "daily cap reached: the application's agent.usd_per_day is 0.012 USD, used or held are 0.01"
+            )
+    assert costly.asked == 2
 
 
 # --- the SDKs ---
