@@ -191,11 +191,14 @@ class ResumingStream:
             ended_by: code of why.
             more_s: estimates what the engine did for it since the last item, s, from the time since then, s.
         """
+        # Where the client did not read, this is since it read last: the engine went on, and its items are held back.
+        quiet_s = 0.0 if self._admitted is None else self.clock() - self._heard_s
+        busy_s = self._busy_s + more_s(quiet_s)
         while self._items.peek() is not None:
             await self.get(0)
         if self._admitted is None or self._finished:
             return self.legs
-        busy_s = self._busy_s + more_s(self.clock() - self._heard_s)
+        busy_s = max(busy_s, self._busy_s)
         return [*self.legs, Leg(self.tier, self._admitted.entry, self.delivered - self._before, busy_s, ended_by)]
 
     async def hand_over(self) -> list[Leg]:
@@ -278,6 +281,7 @@ class RepeatingStream:
         until_s = self.clock() + wait_s
         try:
             while isinstance(item := await self._items.get(max(0.0, until_s - self.clock())), HttpProgress):
+                self._told_s = self.clock()
                 self._note(item)
         except ApiError as error:
             return await self._again(error)
@@ -297,19 +301,19 @@ class RepeatingStream:
         await asyncio.sleep(PAUSE_S)
         if self.progress.prompt_tokens:
             self.earlier.append(self.progress)
-        self.progress = _NOTHING
+        self.progress, self._told_s = _NOTHING, 0.0
         self._items = self.call()
         self._patience.called()
         return TICK
 
     def _note(self, progress: HttpProgress) -> None:
-        self.progress, self._told_s = progress, self.clock()
+        self.progress = progress
         self.on_progress(progress)
 
     @property
     def quiet_s(self) -> float:
-        """Time since the engine said what it has done, s."""
-        return self.clock() - self._told_s
+        """Time since somebody read what the engine has done, s; 0: nobody has."""
+        return self.clock() - self._told_s if self._told_s else 0.0
 
     async def aclose(self) -> None:
         """Stop the replica that answers now. What has arrived and was not taken is read for its progress."""

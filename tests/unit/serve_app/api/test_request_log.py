@@ -147,12 +147,12 @@ async def left_after(seconds: float, ingress: LocalIngress, path: str, body: dic
 async def test_a_client_that_left_has_taken_what_the_engine_did_until_then(
     path: str, body: dict[str, Any], ingress: LocalIngress
 ) -> None:
-    line = await left_after(1.5, ingress, path, body)
+    line = await left_after(2.5, ingress, path, body)
     assert (line["outcome"], line["tier"], line["counted"]) == ("client_left", "eco", "estimated")
     assert line["prompt_tokens"] == 5
     # A token each 0.1 s, told each 0.25 s at least; alone on its engine it has had all of the time.
-    assert 5 <= line["completion_tokens"] <= 10 * line["total_ms"] / 1000 + 1
-    assert line["total_ms"] / 1000 - 0.5 <= line["busy_s"] <= line["total_ms"] / 1000
+    assert line["completion_tokens"] >= 5
+    assert 0.1 * (line["completion_tokens"] - 1) <= line["busy_s"] <= line["total_ms"] / 1000
     hours, eco = line["busy_s"] / 3600, ingress.config.tiers["eco"]
     assert line["energy_wh"] == pytest.approx(eco.active_watts * hours)
     assert line["cost_usd"] == pytest.approx(eco.price_usd_per_hour * hours)

@@ -98,7 +98,17 @@ async def test_an_answer_that_is_given_up_has_what_arrived_and_an_estimate_of_wh
     await asyncio.sleep(3)  # the second batch has arrived, and is not read
     await stream.aclose()
     assert stream.delivered == 1
-    assert await stream.cut("client_left", lambda quiet_s: 0.25) == [Leg("eco", "small", 3, 0.75, "client_left")]
+    assert await stream.cut("client_left", lambda quiet_s: 0.25) == [Leg("eco", "small", 3, 0.5, "client_left")]
+
+
+async def test_of_a_client_that_did_not_read_the_time_since_it_read_last_is_estimated() -> None:
+    stream = stream_of(Replicas([ADMITTED, tokens(7, busy_s=0.1), tokens(8, 9, busy_s=0.5), Wait(60)]))
+    for _ in range(2):
+        await stream.get(60)
+    await asyncio.sleep(3)
+    (leg,) = await stream.cut("client_left", as_it_is)
+    assert leg.completion_tokens == 3
+    assert leg.busy_s == pytest.approx(3.1)
 
 
 async def test_the_estimate_gets_the_time_since_the_last_item() -> None:
