@@ -6,7 +6,6 @@ descend from one process, which ends them.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import yaml
 
 from bench.load.client import HOST
@@ -133,8 +133,21 @@ class GpuCluster:
 
     def applications(self) -> dict[str, str]:
         """Return the status of each application, by name."""
-        status = yaml.safe_load(self.ray("serve", "status", "--address", f"http://{HOST}:{self.dashboard_port}"))
-        return {name: str(application["status"]) for name, application in status["applications"].items()}
+        return {name: str(application["status"]) for name, application in self._serve().items()}
+
+    def replica_states(self, application: str, deployment: str) -> set[str]:
+        """Return Serve's states of a deployment's replicas; none while Serve reads another version's config."""
+        shown = self._serve()[application]["deployments"].get(deployment, {"replicas": []})
+        return {str(replica["state"]) for replica in shown["replicas"]}
+
+    def _serve(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._get("/api/serve/applications/")["applications"]
+        return found
+
+    def _get(self, path: str) -> Any:
+        """Return what the dashboard says, as Ray's commands do, each of which takes seconds of CPU time to start."""
+        response = httpx.get(f"http://{HOST}:{self.dashboard_port}{path}", timeout=PATIENCE_S)
+        return response.raise_for_status().json()
 
     def drain(self, node_id: str, deadline_s: int) -> None:
         """Reclaim a node with notice, as a cloud does with a spot instance."""
@@ -146,17 +159,12 @@ class GpuCluster:
 
     def gpu_nodes(self) -> dict[str, str]:
         """Return the accelerator type of each live GPU node, by id."""
-        listed = json.loads(
-            self.ray(
-                *("ray", "list", "nodes", "--address", f"http://{HOST}:{self.dashboard_port}"),
-                *("--format", "json", "--limit", "100", "--filter", "state=ALIVE"),
-            )
-        )
+        listed = self._get("/api/v0/nodes?detail=0&limit=100")["data"]["result"]["result"]
         return {
             node["node_id"]: name.removeprefix("accelerator_type:")
             for node in listed
             for name in node["resources_total"]
-            if name.startswith("accelerator_type:")
+            if node["state"] == "ALIVE" and name.startswith("accelerator_type:")
         }
 
 

@@ -4,8 +4,8 @@ version, and a node that is taken away with notice.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.integration.gpu_nodes.conftest import applications, types
@@ -14,8 +14,11 @@ from tests.support.gpu_cluster import GpuCluster
 from tests.support.many_streams import Streams
 
 ALL = 32
-LONGEST_S = 240.0 + PATIENCE_S
-"""Longer than any stream."""
+MAX_TOKENS = 8000
+"""Of a stream that a test ends: more than any has by then."""
+
+LEAVING = {"PENDING_MIGRATION", "STOPPING"}
+"""Serve's states of a replica that goes when its streams have ended."""
 
 
 def running(api: Api) -> int:
@@ -23,63 +26,88 @@ def running(api: Api) -> int:
     return count
 
 
-def requests(lengths: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """A request of so many tokens each."""
-    for number, tokens in enumerate(lengths):
-        yield {"prompt": f"{number} stub:tokens={tokens}", "max_tokens": tokens, "mode": "manual", "power": 40}
+def requests(*ends: Path) -> Iterator[dict[str, Any]]:
+    """A request each whose answer ends when that file exists."""
+    for number, end in enumerate(ends):
+        yield {"prompt": f"{number} stub:until={end}", "max_tokens": MAX_TOKENS, "mode": "manual", "power": 40}
 
 
-def on_three_replicas(api: Api, lengths: Iterable[int]) -> Streams:
-    """Streams of so many tokens, under way; more of them than two replicas take.
+def one_leaves(cluster: GpuCluster) -> bool:
+    """Whether Serve sends a replica no new requests any more, and waits for its streams."""
+    return not LEAVING.isdisjoint(cluster.replica_states("power-lever", "balanced"))
 
-    For each that ends before the third replica runs, another one begins, however long that takes.
-    """
-    streams, more = Streams(api.base_url), requests(lengths)
-    streams.start(list(itertools.islice(more, ALL)))
 
-    def run(api: Api) -> bool:
-        if ended := ALL - streams.under_way:
-            streams.start(list(itertools.islice(more, ended)))
-        return running(api) == 3
-
-    api.wait_for(run)
+def on_three_replicas(api: Api, cluster: GpuCluster, *ends: Path) -> Streams:
+    """Streams under way, each until its file exists; more of them than two replicas take."""
+    streams = Streams(api.base_url)
+    streams.start(list(requests(*ends)))
+    api.wait_for(lambda api: running(api) == 3 and not one_leaves(cluster))
     return streams
 
 
 def assert_whole(streams: Streams) -> None:
-    for answer, body in zip(streams.answers(LONGEST_S), streams.bodies, strict=True):
+    """All end by themselves, with as many tokens as the engine made."""
+    for answer in streams.answers(PATIENCE_S):
         assert answer.kinds[-1] == "done", answer.events[-1]
-        assert len(answer.all("token")) == body["max_tokens"]
+        metrics = answer.one("metrics")
+        assert len(answer.all("token")) == metrics["completion_tokens"] > 0
+        assert metrics["finish_reason"] == "stop"
 
 
-def test_load_scales_out_and_a_scale_in_finishes_the_streams_of_the_replicas_that_it_takes(api: Api) -> None:
-    # Every eighth stream is much longer, so that they are on all replicas. Four of them leave a replica free, also with
-    # the headroom that the policy keeps for a burst such as the one that these streams are.
-    streams = on_three_replicas(api, itertools.cycle([300] * 7 + [1200]))
+def late_ones(url: str) -> Streams:
+    """Some more streams, of ten tokens each."""
+    streams = Streams(url)
+    streams.start([{"prompt": f"{number} stub:tokens=10", "mode": "manual", "power": 40} for number in range(4)])
+    return streams
+
+
+def assert_served(late: Streams) -> None:
+    assert_whole(late)
+    assert [len(answer.all("token")) for answer in late.answers(0)] == [10] * 4
+
+
+def test_load_scales_out_and_a_scale_in_finishes_the_streams_of_the_replicas_that_it_takes(
+    api: Api, cluster: GpuCluster, tmp_path: Path
+) -> None:
+    # Every eighth stream goes on, so that they are on all replicas. Four of them leave a replica free, also with the
+    # headroom that the policy keeps for a burst such as the one that these streams are.
+    short, long = tmp_path / "short", tmp_path / "long"
+    streams = on_three_replicas(api, cluster, *[*[short] * 7, long] * (ALL // 8))
     assert types(api) == {"A10G": 3}
+    assert streams.under_way == ALL
+    short.touch()
     api.wait_for(lambda api: running(api) < 3)
     assert streams.under_way >= 3
+    long.touch()
     assert_whole(streams)
 
 
-def test_a_new_version_finishes_the_streams_of_the_old_one_and_serves_new_ones(api: Api, cluster: GpuCluster) -> None:
-    streams = on_three_replicas(api, itertools.repeat(1000))  # 50 s: a deploy takes 10 to 30 s
+def test_a_new_version_finishes_the_streams_of_the_old_one_and_serves_new_ones(
+    api: Api, cluster: GpuCluster, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    streams = on_three_replicas(api, cluster, *[end] * ALL)
     cluster.deploy(applications(stub={"tokens_per_s": 40.0}))
-    assert streams.under_way >= 16
-    late = Streams(cluster.url)
-    late.start(list(requests([10] * 4)))
-    assert_whole(late)
+    api.wait_for(lambda _: one_leaves(cluster))
+    late = late_ones(cluster.url)
+    assert streams.under_way == ALL
+    end.touch()  # the old replicas hold all cards
+    assert_served(late)
     assert_whole(streams)
 
 
 def test_a_node_that_is_taken_away_with_notice_finishes_its_streams_and_gets_no_new_ones(
-    api: Api, cluster: GpuCluster
+    api: Api, cluster: GpuCluster, tmp_path: Path
 ) -> None:
-    streams = on_three_replicas(api, itertools.repeat(1000))  # the new version is twice as fast: 25 s
+    first, second = tmp_path / "first", tmp_path / "second"
+    streams = on_three_replicas(api, cluster, *[first, second] * (ALL // 2))
     cluster.drain(next(iter(cluster.gpu_nodes())), deadline_s=90)
-    late = Streams(cluster.url)
-    late.start(list(requests([10] * 4)))
-    assert_whole(late)
+    api.wait_for(lambda _: one_leaves(cluster))
+    assert streams.under_way == ALL
+    first.touch()
+    assert_served(late_ones(cluster.url))
+    assert streams.under_way == ALL // 2
+    second.touch()
     assert_whole(streams)
 
 
