@@ -18,8 +18,9 @@ from cluster.supervision import Supervised
 from serve_app.admission.allowance import Allowance
 from serve_app.transport.ray_errors import RAY_ERRORS
 
-ANSWER_WITHIN_S: Final = 0.5
-"""Longest wait of a request for the pool, s. An answer takes some milliseconds."""
+ANSWER_WITHIN_S: Final = 1.0
+"""Longest wait of a request for the pool, s. An answer takes some milliseconds, on a machine that is much too busy a
+good part of a second."""
 _ROUNDING: Final = 1e-9
 """Relative: sums of dollars are not exact."""
 Call = Callable[[int, Sequence[Claim]], Awaitable[list[Grant]]]
@@ -156,7 +157,7 @@ class AllowanceDesk:
         claims = self._claims(asked, now_s)
         self._number += 1
         try:
-            async with asyncio.timeout(2 * ANSWER_WITHIN_S):
+            async with asyncio.timeout(ANSWER_WITHIN_S):
                 grants = await self._call(self._number, claims)
         except RAY_ERRORS as error:
             self._error = error

@@ -23,6 +23,7 @@ from serve_app.api.agent import Advisor
 from serve_app.auth.key_file import write_keys
 from serve_app.auth.keys import NO_LIMITS, KeyLimits, KeyList, NewKey, make_key, utc_now
 from serve_app.config import AppConfig
+from serve_app.pool.allowance_desk import ANSWER_WITHIN_S
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress
 from tests.support.real_loops import REAL_LOOPS
@@ -393,7 +394,7 @@ async def silent(number: int, claims: object) -> Any:
     await asyncio.sleep(1000)
 
 
-@pytest.mark.parametrize(("call", "waits_s"), [(lost, 0.0), (silent, 0.5)], ids=["fails", "is silent"])
+@pytest.mark.parametrize(("call", "waits_s"), [(lost, 0.0), (silent, ANSWER_WITHIN_S)], ids=["fails", "is silent"])
 async def test_while_the_pool_is_away_a_replica_lets_its_part_in_and_soon_waits_no_more(
     call: Callable[..., Awaitable[Any]], waits_s: float, limited: Limited
 ) -> None:
