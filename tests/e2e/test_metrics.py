@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import aiohttp
-
 from bench.load.servers import Server
 from cluster.observability.dashboard import queries
 from tests.e2e.conftest import QUESTION
@@ -34,21 +32,6 @@ def test_the_counts_of_vllm_are_there_when_the_answer_is(api: Api) -> None:
     assert grown("vllm:request_success_total") == 1
     assert grown("vllm:time_to_first_token_seconds_count") == 1
     assert grown("power_lever_completion_tokens_total") == told["completion_tokens"]
-
-
-async def test_vllms_benchmark_reads_the_drafts_of_its_run(api: Api) -> None:
-    from vllm.benchmarks.serve import fetch_spec_decode_metrics
-
-    async with aiohttp.ClientSession() as session:
-        before = await fetch_spec_decode_metrics(api.base_url, session)
-        told = api.infer(**ASKED).one("metrics")["spec"]
-        after = await fetch_spec_decode_metrics(api.base_url, session)
-    assert before is not None
-    assert after is not None
-    assert told["draft_tokens"] > 0
-    assert after.num_drafts - before.num_drafts == told["steps"]
-    assert after.num_draft_tokens - before.num_draft_tokens == told["draft_tokens"]
-    assert after.num_accepted_tokens - before.num_accepted_tokens == told["accepted_tokens"]
 
 
 def test_the_dashboard_finds_vllms_series(api: Api, server: Server, tmp_path: Path) -> None:
