@@ -42,8 +42,12 @@ class Want(NamedTuple):
 class _Waiting:
     wants: Sequence[Want]
     answer: asyncio.Future[list[float] | None]
-    """What is held; None: something lacks."""
+    """What is held; None: something lacks. Cancelled: the pool did not answer."""
     is_claimed: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer.done() and not self.answer.cancelled()
 
 
 class AllowanceDesk:
@@ -94,7 +98,7 @@ class AllowanceDesk:
                 raise
             finally:
                 self._waiting.remove(waiting)
-            if waiting.answer.done() and self._error is None:
+            if waiting.is_answered:
                 return waiting.answer.result()
         now_s = self.now_s()
         return self._held(wants, lambda one: max(one.free(now_s), one.alone(now_s)))
@@ -106,7 +110,8 @@ class AllowanceDesk:
 
     def give_back(self, account: Account, amount: float) -> None:
         """Hold so much less of an account."""
-        self._allowances[account].give_back(amount)
+        if (one := self._allowances.get(account)) is not None:
+            one.give_back(amount)
 
     @property
     def is_alone(self) -> bool:
@@ -133,7 +138,7 @@ class AllowanceDesk:
 
     def _give_back(self, waiting: _Waiting) -> None:
         """Give back what was held for a request that has left meanwhile."""
-        if waiting.answer.done():
+        if waiting.is_answered:
             for want, amount in zip(waiting.wants, waiting.answer.result() or (), strict=False):
                 self.of(want.account, want.most).give_back(amount)
 
@@ -164,8 +169,7 @@ class AllowanceDesk:
             for claim in claims:
                 self._allowances[claim.account].lost()
             for waiting in self._waiting:
-                if not waiting.answer.done():
-                    waiting.answer.set_result(None)
+                waiting.answer.cancel()  # of those that have none yet
             return
         self._error = None
         self._take(grants)

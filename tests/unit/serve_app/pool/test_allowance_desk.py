@@ -70,6 +70,24 @@ async def test_who_comes_while_an_answer_is_under_way_waits_for_the_next_if_it_m
     assert len(network.calls) == 2
 
 
+async def test_an_answer_counts_also_if_the_next_one_fails_before_it_is_read() -> None:
+    network = Network()
+    (desk,) = network.desks
+    there = desk._call
+
+    async def once(number: int, claims: Sequence[Claim]) -> list[Grant]:
+        if number == 1:
+            return await there(number, claims)
+        raise TimeoutError
+
+    desk._call = once
+    first = asyncio.ensure_future(desk.hold(request(1)))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(desk.hold(request(1)))
+    assert [await first, await second] == [[1], None]
+    assert desk.of(REQUESTS, 1).held == 1
+
+
 async def test_of_several_limits_a_request_holds_all_or_nothing() -> None:
     network = Network()
     (desk,) = network.desks
