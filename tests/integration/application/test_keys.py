@@ -113,7 +113,7 @@ def test_a_limit_holds_over_both_replicas_and_is_changed_without_a_restart(locke
         assert len(let_in) == 12
         lefts = sorted(int(answer.headers["x-ratelimit-remaining-requests"]) for answer in let_in)
         assert lefts[0] == 0
-        assert lefts[-1] >= 6
+        assert lefts[-1] >= 12 - 8  # as many ask at once
     assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limit_exceeded"}
     assert all(0 < int(answer.headers["retry-after"]) <= 62 for answer in refused)
     with openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S) as gpt:
@@ -135,7 +135,8 @@ def test_a_stream_at_one_replica_takes_a_slot_at_the_other_until_its_client_leav
         "POST", f"{locked.base_url}/v1/chat/completions", json=CHAT | words, headers=headers, timeout=PATIENCE_S
     ) as stream:
         assert stream.status_code == 200
-        next(stream.iter_bytes())
+        pieces = stream.iter_bytes()  # kept, as its end would close the connection
+        next(pieces)
         # At once, unless the pool takes more than a second for an answer: then a replica lets its own part in, once.
         wait_until(lambda: {chat(locked, key).status_code for _ in range(ASKS)} == {429})
         claude = anthropic.Anthropic(base_url=locked.base_url, api_key=key, max_retries=0, timeout=PATIENCE_S)
