@@ -1,7 +1,8 @@
 """The limits of keys over all ingress replicas: what each has used and holds, and what is left. Pure.
 
-Each replica says all that it knows of an account with every claim, and not what has changed: an answer that is lost, or
-a call that comes twice, counts nothing twice, and after a restart of the pool the next claims fill it again.
+Each replica says all that it knows of an account with every statement, and not what has changed: an answer that is
+lost, or a call that comes twice, counts nothing twice, and after a restart of the pool the next statements fill it
+again.
 
 An amount that was used counts until it expires: for a limit per minute 60 s after, for one per day until midnight. An
 amount that is held counts until it is given back. What a replica may take in advance is its lease. So whatever the
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 LEASE_S: Final = 1.0
 """A replica may take from its lease for so long after it has asked for it, s."""
 RENEW_EVERY_S: Final = 0.5
-"""Interval of the claims of a replica that has an account in use, s."""
+"""Interval of the statements of a replica that has an account in use, s."""
 GONE_AFTER_S: Final = 10.0
 """What a replica holds that has been silent for so long is free again, s; its requests have ended with it."""
 KEPT_BACK: Final = 8
@@ -43,7 +44,7 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Statement:
     """What one replica says of an account."""
 
     account: Account
@@ -63,11 +64,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The answer to a claim."""
+    """The answer to a statement."""
 
     account: Account
     lease: float
-    """What the replica may take beyond what it holds, from its claim on for `LEASE_S`."""
+    """What the replica may take beyond what it holds, from its statement on for `LEASE_S`."""
     left: float
     """What nobody holds, has used or may take in advance."""
     others: float
@@ -83,7 +84,7 @@ class _Part:
     """An account at one replica."""
 
     number: int
-    """Of the newest claim."""
+    """Of the newest statement."""
     heard_s: float
     uses: list[tuple[float, float]]
     """When each expires, s, and its amount; oldest first."""
@@ -102,16 +103,16 @@ class Allowances:
     _parts: dict[Account, dict[str, _Part]] = field(default_factory=dict)
     """By account and replica."""
 
-    def claim(self, replica: str, number: int, claims: Sequence[Claim], now_s: float) -> list[Grant]:
-        """Take the claims of a replica and answer each.
+    def lease(self, replica: str, number: int, statements: Sequence[Statement], now_s: float) -> list[Grant]:
+        """Take the statements of a replica and answer each.
 
         Args:
             replica: its name.
             number: grows with each call of the replica. An older one, which was late, changes nothing.
-            claims: one for each account.
+            statements: one for each account.
             now_s: now.
         """
-        return [self._claim(replica, number, claim, now_s) for claim in claims]
+        return [self._lease(replica, number, statement, now_s) for statement in statements]
 
     def forget(self, now_s: float) -> None:
         """Forget what no longer counts."""
@@ -125,32 +126,32 @@ class Allowances:
         """How many accounts are in use."""
         return len(self._parts)
 
-    def _claim(self, replica: str, number: int, claim: Claim, now_s: float) -> Grant:
-        parts = self._parts.setdefault(claim.account, {})
+    def _lease(self, replica: str, number: int, statement: Statement, now_s: float) -> Grant:
+        parts = self._parts.setdefault(statement.account, {})
         self._expire(parts, now_s)
         part = parts.get(replica)
         if part is not None and part.number > number:
-            return self._grant(claim, parts, replica, 0.0, now_s)
-        uses = [(now_s + use.counts_s, use.amount) for use in claim.uses]
-        part = parts[replica] = _Part(number, now_s, uses, claim.held, 0.0)
-        left = claim.most - sum(map(_counting, parts.values()))
-        lease = min(claim.need, left)
-        if left - lease > 0 and claim.ahead:
-            lease += min(claim.ahead, (left - lease) // KEPT_BACK)
+            return self._grant(statement, parts, replica, 0.0, now_s)
+        uses = [(now_s + use.counts_s, use.amount) for use in statement.uses]
+        part = parts[replica] = _Part(number, now_s, uses, statement.held, 0.0)
+        left = statement.most - sum(map(_counting, parts.values()))
+        lease = min(statement.need, left)
+        if left - lease > 0 and statement.ahead:
+            lease += min(statement.ahead, (left - lease) // KEPT_BACK)
         part.lease = max(0.0, lease)
-        return self._grant(claim, parts, replica, part.lease, now_s)
+        return self._grant(statement, parts, replica, part.lease, now_s)
 
-    def _grant(self, claim: Claim, parts: dict[str, _Part], replica: str, lease: float, now_s: float) -> Grant:
+    def _grant(self, statement: Statement, parts: dict[str, _Part], replica: str, lease: float, now_s: float) -> Grant:
         counting = {name: _counting(part) for name, part in parts.items()}
-        left = claim.most - sum(counting.values())
+        left = statement.most - sum(counting.values())
         others = sum(_used(part) + part.held for name, part in parts.items() if name != replica)
         expiring = sorted(each for part in parts.values() for each in part.uses)
         return Grant(
-            claim.account,
+            statement.account,
             lease,
             max(0.0, left),
             others,
-            _when_free(expiring, claim.least - left, now_s),
+            _when_free(expiring, statement.least - left, now_s),
             max((expires_s for expires_s, _ in expiring), default=now_s) - now_s,
         )
 
@@ -160,7 +161,7 @@ class Allowances:
             part.uses = [use for use in part.uses if use[0] > now_s]
             if now_s - part.heard_s > GONE_AFTER_S:
                 part.held = part.lease = 0.0
-            if part.is_empty and now_s - part.heard_s > GONE_AFTER_S:  # before, a late claim must find its number
+            if part.is_empty and now_s - part.heard_s > GONE_AFTER_S:  # before, a late statement must find its number
                 del parts[name]
 
 

@@ -15,7 +15,7 @@ from ray.serve.schema import DeploymentStatusOverview
 from cluster.observability.desk import MetricsDesk
 from cluster.observability.meter import LocalMeter, Meters, RayMeter
 from cluster.observability.totals import MetricsReport, snapshot
-from cluster.pool.allowances import Allowances, Claim, Grant
+from cluster.pool.allowances import Allowances, Grant, Statement
 from cluster.pool.cold_starts import ColdStarts
 from cluster.pool.decisions import Decisions, KeptDecision
 from cluster.pool.drain import DrainState
@@ -49,7 +49,7 @@ _SUMMARIZE_EVERY_S: Final = 60.0
 class GpuPool:
     """A Serve deployment with one replica.
 
-    Its state is a cache: after a restart the next reports, claims and the next refresh fill it again. Past runs and
+    Its state is a cache: after a restart the next reports, statements and the next refresh fill it again. Past runs and
     decision records are forgotten.
     """
 
@@ -114,9 +114,9 @@ class GpuPool:
         self._summarize_runs(now_s)
         self._broadcast_now.set()
 
-    async def claim(self, replica_id: str, number: int, claims: Sequence[Claim]) -> list[Grant]:
-        """Take what an ingress replica says of limits of keys, and answer each; see `Allowances.claim`."""
-        return self._allowances.claim(replica_id, number, claims, time.monotonic())
+    async def lease(self, replica_id: str, number: int, statements: Sequence[Statement]) -> list[Grant]:
+        """Take what an ingress replica says of limits of keys, and answer each; see `Allowances.lease`."""
+        return self._allowances.lease(replica_id, number, statements, time.monotonic())
 
     async def keep_decisions(self, decisions: Sequence[KeptDecision]) -> None:
         """Keep the decision records of an ingress replica for an hour."""

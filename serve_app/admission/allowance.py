@@ -1,10 +1,10 @@
 """One account of a key at one ingress replica: what it has used and holds, and what it may take without asking. Pure.
 
-    claim   what the replica says to the pool, with what its waiting requests need
-    grant   what it may take then, for a second
+    statement   what the replica says to the pool, with what its waiting requests need
+    grant       what it may take then, for a second
 
-The pool counts what was held and granted until the next claim. So to take from a grant, and to take again what was
-given back, needs no question. While a claim is under way, what was granted before is not used: the pool may have
+The pool counts what was held and granted until the next statement. So to take from a grant, and to take again what was
+given back, needs no question. While a statement is under way, what was granted before is not used: the pool may have
 given it to another replica by then.
 """
 
@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from cluster.pool.allowances import LEASE_S, Account, Claim, Grant, Use
+from cluster.pool.allowances import LEASE_S, Account, Grant, Statement, Use
 
 MINUTE_S: Final = 60.0
 _NOTHING: Final = 1e-12
@@ -46,7 +46,7 @@ class Allowance:
     """When an amount expires, in whole seconds, and the amount; oldest first."""
     _taken: tuple[int, float, float] = (0, 0.0, 0.0)
     """A second; what was taken in it, and in the one before."""
-    _claimed_s: float = -math.inf
+    _stated_s: float = -math.inf
     _granted: tuple[float, Grant] | None = None
     _said: bool = True
     """Whether the pool knows all that was used."""
@@ -103,7 +103,7 @@ class Allowance:
             self._uses.popleft()
         return sum(amount for _, amount in self._uses)
 
-    def claim(self, need: float, least: float, now_s: float) -> Claim:
+    def statement(self, need: float, least: float, now_s: float) -> Statement:
         """Return what to say to the pool; what was granted before is given back.
 
         Args:
@@ -112,23 +112,23 @@ class Allowance:
             now_s: now.
         """
         self.used(now_s)
-        self._free, self._free_until_s, self._claimed_s, self._said = 0.0, -math.inf, now_s, True
+        self._free, self._free_until_s, self._stated_s, self._said = 0.0, -math.inf, now_s, True
         uses = tuple(Use(expires_s - now_s, amount) for expires_s, amount in self._uses)
-        return Claim(self.account, self.most, uses, self.held, need, self._ahead(now_s), least)
+        return Statement(self.account, self.most, uses, self.held, need, self._ahead(now_s), least)
 
     def lost(self) -> None:
-        """Note that the claim had no answer."""
+        """Note that the statement had no answer."""
         self._said = False
 
     def granted(self, grant: Grant, now_s: float) -> None:
-        """Take the answer to the last claim."""
+        """Take the answer to the last statement."""
         self._free += grant.lease
-        self._free_until_s = self._claimed_s + LEASE_S
+        self._free_until_s = self._stated_s + LEASE_S
         self._granted = (now_s, grant)
 
     def is_due(self, now_s: float) -> bool:
         """Return whether the pool has to hear of it although nothing is needed."""
-        is_old = now_s - self._claimed_s >= SAY_AGAIN_S and self.used(now_s) > 0
+        is_old = now_s - self._stated_s >= SAY_AGAIN_S and self.used(now_s) > 0
         return self.held > 0 or self._free != 0 or not self._said or is_old
 
     def knows(self, now_s: float) -> bool:

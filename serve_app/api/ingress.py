@@ -126,7 +126,7 @@ class Ingress:
         self._open = OpenRequests(config.ingress.max_ongoing_requests)
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._desk = AllowanceDesk(
-            lambda number, claims: pool.claim.remote(replica_id, number, claims), config.ingress.replicas
+            lambda number, statements: pool.lease.remote(replica_id, number, statements), config.ingress.replicas
         )
         routes, usd_per_day = frozenset(series.ROUTES), config.agent.usd_per_day
         self._limiter = KeyLimiter(self._desk, routes, config.auth.default_limits, usd_per_day)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from cluster.pool.allowances import RENEW_EVERY_S, Account, Claim, Grant
+from cluster.pool.allowances import RENEW_EVERY_S, Account, Grant, Statement
 from cluster.supervision import Supervised
 from serve_app.admission.allowance import Allowance
 from serve_app.transport.ray_errors import RAY_ERRORS
@@ -23,8 +23,8 @@ ANSWER_WITHIN_S: Final = 1.0
 good part of a second."""
 _ROUNDING: Final = 1e-9
 """Relative: sums of dollars are not exact."""
-Call = Callable[[int, Sequence[Claim]], Awaitable[list[Grant]]]
-"""Sends claims to the pool, with a number that grows; returns the answers."""
+Call = Callable[[int, Sequence[Statement]], Awaitable[list[Grant]]]
+"""Sends statements to the pool, with a number that grows; returns the answers."""
 
 
 class Want(NamedTuple):
@@ -43,7 +43,7 @@ class _Waiting:
     wants: Sequence[Want]
     answer: asyncio.Future[list[float] | None]
     """What is held; None: something lacks. Cancelled: the pool did not answer."""
-    is_claimed: bool = False
+    is_stated: bool = False
 
     @property
     def is_answered(self) -> bool:
@@ -158,36 +158,36 @@ class AllowanceDesk:
         now_s = self.now_s()
         asked = [waiting for waiting in self._waiting if not waiting.answer.done()]
         for waiting in asked:
-            waiting.is_claimed = True
-        claims = self._claims(asked, now_s)
+            waiting.is_stated = True
+        statements = self._statements(asked, now_s)
         self._number += 1
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                grants = await self._call(self._number, claims)
+                grants = await self._call(self._number, statements)
         except RAY_ERRORS as error:
             self._error = error
-            for claim in claims:
-                self._allowances[claim.account].lost()
+            for statement in statements:
+                self._allowances[statement.account].lost()
             for waiting in self._waiting:
                 waiting.answer.cancel()  # of those that have none yet
             return
         self._error = None
         self._take(grants)
 
-    def _claims(self, asked: Sequence[_Waiting], now_s: float) -> list[Claim]:
+    def _statements(self, asked: Sequence[_Waiting], now_s: float) -> list[Statement]:
         wants: dict[Account, list[Want]] = {}
         for waiting in asked:
             for want in waiting.wants:
                 wants.setdefault(want.account, []).append(want)
-        claims = []
+        statements = []
         for account, allowance in list(self._allowances.items()):
             if account in wants or allowance.is_due(now_s):
                 of_it = wants.get(account, ())
                 need = sum(want.amount for want in of_it)
-                claims.append(allowance.claim(need, min((want.least for want in of_it), default=1.0), now_s))
+                statements.append(allowance.statement(need, min((want.least for want in of_it), default=1.0), now_s))
             elif not allowance.used(now_s):
                 del self._allowances[account]
-        return claims
+        return statements
 
     def _take(self, grants: Sequence[Grant]) -> None:
         now_s = self.now_s()
@@ -197,7 +197,7 @@ class AllowanceDesk:
             if waiting.answer.done():
                 continue
             held = self._held(waiting.wants, lambda one: one.free(now_s))
-            if held is not None or waiting.is_claimed:
+            if held is not None or waiting.is_stated:
                 waiting.answer.set_result(held)
 
     async def _renew(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ray import serve
 from starlette.types import ASGIApp
 
-from cluster.pool.allowances import Allowances, Claim, Grant
+from cluster.pool.allowances import Allowances, Grant, Statement
 from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
 from router.runs.summary import HandedOver, RunReport
@@ -75,10 +75,10 @@ class LocalIngress:
         ingress._pool = self.pool
         self.allowances, loop = Allowances(), asyncio.get_running_loop
 
-        async def claim(number: int, claims: Sequence[Claim]) -> list[Grant]:
-            return self.allowances.claim("replica-1", number, claims, loop().time())
+        async def statement(number: int, statements: Sequence[Statement]) -> list[Grant]:
+            return self.allowances.lease("replica-1", number, statements, loop().time())
 
-        ingress._desk._call = claim
+        ingress._desk._call = statement
         self.reports: list[RunReport | HandedOver] = []
         ingress._runs = cast(Any, SimpleNamespace(add=self.reports.append, work=ingress._runs.work))
         self.ingress, self.meter = ingress, RecordedMeter()

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.pool.allowances import GONE_AFTER_S, LEASE_S, Account, Allowances, Claim, Use
+from cluster.pool.allowances import GONE_AFTER_S, LEASE_S, Account, Allowances, Statement, Use
 from serve_app.admission.allowance import MINUTE_S, Allowance
 
 REQUESTS = Account("alice", "requests_per_minute")
 
 
-def claim(most: float, *, uses: tuple[Use, ...] = (), held: float = 0, need: float = 0, ahead: float = 0) -> Claim:
-    return Claim(REQUESTS, most, uses, held, need, ahead, least=1)
+def statement(
+    most: float, *, uses: tuple[Use, ...] = (), held: float = 0, need: float = 0, ahead: float = 0
+) -> Statement:
+    return Statement(REQUESTS, most, uses, held, need, ahead, least=1)
 
 
 def take(here: Allowance, amount: float, now_s: float) -> bool:
@@ -33,70 +35,70 @@ def take_alone(here: Allowance, amount: float, now_s: float) -> bool:
     return True
 
 
-def ask(pool: Allowances, replica: str, now_s: float, given: Claim, number: int = 1) -> tuple[float, float | None]:
+def ask(pool: Allowances, replica: str, now_s: float, given: Statement, number: int = 1) -> tuple[float, float | None]:
     """Lease, and when a unit is there again."""
-    (grant,) = pool.claim(replica, number, [given], now_s)
+    (grant,) = pool.lease(replica, number, [given], now_s)
     return grant.lease, grant.retry_s
 
 
 def test_replicas_share_what_is_left() -> None:
     pool = Allowances()
-    assert ask(pool, "a", 0, claim(10, need=6))[0] == 6
-    assert ask(pool, "b", 0, claim(10, need=6))[0] == 4
-    assert ask(pool, "b", 0.1, claim(10, held=4, need=1), 2) == (0, None)  # all is held: nobody knows until when
+    assert ask(pool, "a", 0, statement(10, need=6))[0] == 6
+    assert ask(pool, "b", 0, statement(10, need=6))[0] == 4
+    assert ask(pool, "b", 0.1, statement(10, held=4, need=1), 2) == (0, None)  # all is held: nobody knows until when
 
 
 def test_what_was_used_counts_until_it_expires() -> None:
     pool = Allowances()
-    ask(pool, "a", 0, claim(3, uses=(Use(60, 1), Use(61, 2))))
-    assert ask(pool, "b", 0, claim(3, need=1)) == (0, 60)
-    lease, retry_s = ask(pool, "b", 59.5, claim(3, need=1), 2)
+    ask(pool, "a", 0, statement(3, uses=(Use(60, 1), Use(61, 2))))
+    assert ask(pool, "b", 0, statement(3, need=1)) == (0, 60)
+    lease, retry_s = ask(pool, "b", 59.5, statement(3, need=1), 2)
     assert (lease, retry_s) == (0, 0.5)
-    assert ask(pool, "b", 60, claim(3, need=1), 3)[0] == 1
+    assert ask(pool, "b", 60, statement(3, need=1), 3)[0] == 1
 
 
 def test_the_last_of_a_limit_is_not_given_in_advance() -> None:
     pool = Allowances()
-    assert ask(pool, "a", 0, claim(600, need=1, ahead=10))[0] == 11
-    assert ask(pool, "b", 0, claim(19, need=1, ahead=10))[0] == 1  # of 7 left after that, an eighth is no whole one
+    assert ask(pool, "a", 0, statement(600, need=1, ahead=10))[0] == 11
+    assert ask(pool, "b", 0, statement(19, need=1, ahead=10))[0] == 1  # of 7 left after that, an eighth is no whole one
 
 
-def test_a_claim_that_comes_twice_or_late_counts_once() -> None:
+def test_a_statement_that_comes_twice_or_late_counts_once() -> None:
     pool = Allowances()
-    first = claim(10, uses=(Use(60, 4),))
+    first = statement(10, uses=(Use(60, 4),))
     ask(pool, "a", 0, first, 1)
     ask(pool, "a", 0, first, 1)
-    assert ask(pool, "a", 1, claim(10, uses=(Use(59, 4),), need=6), 2)[0] == 6
+    assert ask(pool, "a", 1, statement(10, uses=(Use(59, 4),), need=6), 2)[0] == 6
     assert ask(pool, "a", 1, first, 1)[0] == 0  # an older one
-    assert ask(pool, "b", 1, claim(10, need=1))[0] == 0
+    assert ask(pool, "b", 1, statement(10, need=1))[0] == 0
 
 
 def test_what_a_silent_replica_held_is_free_again_and_what_it_used_still_counts() -> None:
     pool = Allowances()
-    ask(pool, "a", 0, claim(10, uses=(Use(60, 3),), held=5))
-    assert ask(pool, "b", GONE_AFTER_S, claim(10, need=10))[0] == 2
-    assert ask(pool, "b", GONE_AFTER_S + 0.1, claim(10, need=10), 2)[0] == 7
+    ask(pool, "a", 0, statement(10, uses=(Use(60, 3),), held=5))
+    assert ask(pool, "b", GONE_AFTER_S, statement(10, need=10))[0] == 2
+    assert ask(pool, "b", GONE_AFTER_S + 0.1, statement(10, need=10), 2)[0] == 7
 
 
 def test_the_pool_forgets_accounts_that_are_not_in_use() -> None:
     pool = Allowances()
-    ask(pool, "a", 0, claim(10, uses=(Use(60, 3),)))
+    ask(pool, "a", 0, statement(10, uses=(Use(60, 3),)))
     pool.forget(59)
     assert pool.accounts == 1
     pool.forget(60)
     assert pool.accounts == 0
 
 
-def test_a_restarted_pool_hears_all_from_the_next_claims() -> None:
+def test_a_restarted_pool_hears_all_from_the_next_statements() -> None:
     alice = Allowance(REQUESTS, 5, replicas=1)
     before = Allowances()
     for at in range(5):
-        (grant,) = before.claim("a", at, [alice.claim(1, 1, at)], at)
+        (grant,) = before.lease("a", at, [alice.statement(1, 1, at)], at)
         alice.granted(grant, at)
         assert take(alice, 1, at)
         alice.use(1, at, MINUTE_S, held=1)
     after = Allowances()
-    (grant,) = after.claim("a", 5, [alice.claim(1, 1, 5)], 5)
+    (grant,) = after.lease("a", 5, [alice.statement(1, 1, 5)], 5)
     assert (grant.lease, grant.retry_s) == (0, 55)
 
 
@@ -104,7 +106,7 @@ def test_a_dollar_is_given_out_in_cents_to_the_last() -> None:
     pool, usd = Allowances(), Allowance(Account("alice", "agent_usd_per_day"), 1.0, replicas=1)
     got = 0
     for number in range(300):
-        (grant,) = pool.claim("a", number, [usd.claim(0.01, 0.01, 0.0)], 0.0)
+        (grant,) = pool.lease("a", number, [usd.statement(0.01, 0.01, 0.0)], 0.0)
         usd.granted(grant, 0.0)
         if take(usd, 0.01, 0.0):
             got += 1
@@ -119,8 +121,8 @@ def test_without_the_pool_each_replica_keeps_to_its_part() -> None:
 
 def test_without_the_pool_the_last_that_was_known_of_the_others_counts() -> None:
     pool, here = Allowances(), Allowance(REQUESTS, 10, replicas=2)
-    pool.claim("b", 1, [claim(10, uses=(Use(60, 8),))], 0.0)
-    (grant,) = pool.claim("a", 1, [here.claim(0, 1, 0.0)], 0.0)
+    pool.lease("b", 1, [statement(10, uses=(Use(60, 8),))], 0.0)
+    (grant,) = pool.lease("a", 1, [here.statement(0, 1, 0.0)], 0.0)
     here.granted(grant, 0.0)
     assert sum(take_alone(here, 1, 2.0) for _ in range(20)) == 2
 
@@ -134,7 +136,7 @@ def test_a_limit_of_one_lets_each_replica_have_one_without_the_pool_and_a_part_o
 
 def test_a_lease_ends_after_a_second() -> None:
     here = Allowance(REQUESTS, 600, replicas=2)
-    (grant,) = Allowances().claim("a", 1, [here.claim(3, 1, 0.0)], 0.0)
+    (grant,) = Allowances().lease("a", 1, [here.statement(3, 1, 0.0)], 0.0)
     here.granted(grant, 0.5)
     assert take(here, 1, LEASE_S)
     assert not take(here, 1, LEASE_S + 0.01)
@@ -142,7 +144,7 @@ def test_a_lease_ends_after_a_second() -> None:
 
 @dataclass
 class Fleet:
-    """Replicas that ask one pool, on one clock; each has at most one claim under way."""
+    """Replicas that ask one pool, on one clock; each has at most one statement under way."""
 
     most: float
     replicas: list[Allowance] = field(init=False)
@@ -158,8 +160,8 @@ class Fleet:
         here = self.replicas[at]
         if not take(here, 1, now_s):
             self.number += 1
-            given = here.claim(1, 1, now_s)
-            grants = self.pool.claim(str(at), self.number, [given], now_s)
+            given = here.statement(1, 1, now_s)
+            grants = self.pool.lease(str(at), self.number, [given], now_s)
             if answer == "lost":
                 here.lost()
                 return math.inf
@@ -216,7 +218,7 @@ def test_one_busy_replica_gets_all_but_what_others_took_in_advance(most: int, bu
     taken = sum(fleet.arrive(busy, 2.0, "given") is None for _ in range(2 * most))
     assert 3 + taken >= most - 2 * (most // 60)
     for at in range(3):  # each says again what it needs, which is nothing
-        fleet.pool.claim(str(at), fleet.number + 1, [fleet.replicas[at].claim(0, 1, 3.0)], 3.0)
+        fleet.pool.lease(str(at), fleet.number + 1, [fleet.replicas[at].statement(0, 1, 3.0)], 3.0)
     taken += sum(fleet.arrive(busy, 3.0, "given") is None for _ in range(2 * most))
     assert 3 + taken == most
 
@@ -236,14 +238,14 @@ def test_never_more_are_open_than_may_be(most: int, steps: list[tuple[int, bool,
                 here.give_back(1)
         elif not take(here, 1, now_s):
             fleet.number += 1
-            (grant,) = fleet.pool.claim(str(at), fleet.number, [here.claim(1, 1, now_s)], now_s)
+            (grant,) = fleet.pool.lease(str(at), fleet.number, [here.statement(1, 1, now_s)], now_s)
             here.granted(grant, now_s)
             take(here, 1, now_s)
         for other in fleet.replicas:  # as each does twice a second
             if other is not here and other.is_due(now_s) and after_s > 0.25:
                 fleet.number += 1
                 place = str(fleet.replicas.index(other))
-                (grant,) = fleet.pool.claim(place, fleet.number, [other.claim(0, 1, now_s)], now_s)
+                (grant,) = fleet.pool.lease(place, fleet.number, [other.statement(0, 1, now_s)], now_s)
                 other.granted(grant, now_s)
         assert sum(each.held for each in fleet.replicas) <= most
 
@@ -260,7 +262,7 @@ def test_tokens_beyond_what_was_held_are_counted_and_only_they_exceed_the_limit(
     for step, (at, estimate, used) in enumerate(takes):
         here, now_s = fleet.replicas[at], step * 0.1
         fleet.number += 1
-        (grant,) = fleet.pool.claim(str(at), fleet.number, [here.claim(estimate, 1, now_s)], now_s)
+        (grant,) = fleet.pool.lease(str(at), fleet.number, [here.statement(estimate, 1, now_s)], now_s)
         here.granted(grant, now_s)
         hold = min(estimate, math.floor(here.free(now_s)))
         if hold < 1:

@@ -386,11 +386,11 @@ async def test_a_rotated_key_takes_from_the_same_limits_as_the_old_one(limited: 
 # --- the pool ---
 
 
-async def lost(number: int, claims: object) -> Any:
+async def lost(number: int, statements: object) -> Any:
     raise TimeoutError
 
 
-async def silent(number: int, claims: object) -> Any:
+async def silent(number: int, statements: object) -> Any:
     await asyncio.sleep(1000)
 
 
@@ -434,10 +434,10 @@ async def test_two_replicas_share_the_limit(tmp_path: Path, monkeypatch: pytest.
     other.ingress = LocalIngress(config, monkeypatch)
     shared, loop = one.ingress.allowances, asyncio.get_running_loop
 
-    async def claim(number: int, claims: Any) -> Any:
-        return shared.claim("replica-2", number, claims, loop().time())
+    async def statement(number: int, statements: Any) -> Any:
+        return shared.lease("replica-2", number, statements, loop().time())
 
-    other.ingress.ingress._desk._call = claim
+    other.ingress.ingress._desk._call = statement
     for each in (one, other):
         each.ingress.ingress._desk.work.start()
     answers = []
@@ -454,9 +454,9 @@ async def test_a_client_that_leaves_while_the_pool_is_asked_leaves_nothing_held(
     desk = limited.start(KeyLimits(max_concurrent=1)).ingress._desk
     there = desk._call
 
-    async def slowly(number: int, claims: Any) -> Any:
+    async def slowly(number: int, statements: Any) -> Any:
         await asyncio.sleep(0.2)
-        return await there(number, claims)
+        return await there(number, statements)
 
     desk._call = slowly
     for wait_s in (0.0, 0.1, 0.2, 0.2001):

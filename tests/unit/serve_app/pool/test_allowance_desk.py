@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.pool.allowances import RENEW_EVERY_S, Account, Allowances, Claim, Grant
+from cluster.pool.allowances import RENEW_EVERY_S, Account, Allowances, Grant, Statement
 from serve_app.admission.allowance import MINUTE_S
 from serve_app.pool.allowance_desk import ANSWER_WITHIN_S, AllowanceDesk, Want
 
@@ -21,20 +21,20 @@ class Network:
 
     def __init__(self, replicas: int = 1, seed: int = 0, slowest_s: float = 0.005) -> None:
         self.pool = Allowances()
-        self.calls: list[tuple[str, Sequence[Claim]]] = []
+        self.calls: list[tuple[str, Sequence[Statement]]] = []
         self.under_way: dict[str, int] = {}
         self.slowest_s = slowest_s
         self._random = random.Random(seed)
         self.desks = [AllowanceDesk(self._line(f"replica-{number}"), replicas) for number in range(replicas)]
 
     def _line(self, name: str) -> Any:
-        async def call(number: int, claims: Sequence[Claim]) -> list[Grant]:
-            self.calls.append((name, claims))
+        async def call(number: int, statements: Sequence[Statement]) -> list[Grant]:
+            self.calls.append((name, statements))
             self.under_way[name] = self.under_way.get(name, 0) + 1
             assert self.under_way[name] == 1, "an older answer must not follow a newer"
             try:
                 await asyncio.sleep(self._random.uniform(0, self.slowest_s))
-                grants = self.pool.claim(name, number, claims, asyncio.get_running_loop().time())
+                grants = self.pool.lease(name, number, statements, asyncio.get_running_loop().time())
                 await asyncio.sleep(self._random.uniform(0, self.slowest_s))
             finally:
                 self.under_way[name] -= 1
@@ -75,9 +75,9 @@ async def test_an_answer_counts_also_if_the_next_one_fails_before_it_is_read() -
     (desk,) = network.desks
     there = desk._call
 
-    async def once(number: int, claims: Sequence[Claim]) -> list[Grant]:
+    async def once(number: int, statements: Sequence[Statement]) -> list[Grant]:
         if number == 1:
-            return await there(number, claims)
+            return await there(number, statements)
         raise TimeoutError
 
     desk._call = once
