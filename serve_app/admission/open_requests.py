@@ -72,7 +72,7 @@ class OpenRequests:
 
 def _claim(scope: Scope) -> Claim:
     key = key_in(scope)
-    return Claim(None if key is None else key.id)
+    return Claim(None if key is None else key.name)
 
 
 def _path(scope: Scope) -> str:

@@ -261,8 +261,10 @@ class Ingress:
 
     def _claim(self, record: RequestRecord, priority: Priority | None) -> Claim:
         """Return in whose name a request asks for room."""
-        tenant = key_id_of(record)
-        return Claim(tenant, priority == "batch", tenant if self._config.auth.separate_caches else None)
+        batch = priority == "batch"
+        if record.key is None:
+            return Claim(batch=batch)
+        return Claim(record.key.name, batch, record.key.id if self._config.auth.separate_caches else None)
 
     def _planned(self, request: InferenceRequest, needs: Needs = NOTHING_MORE) -> Plan:
         return self._counted.planned(lambda: planned(request, self._pool.observation, self._config, needs))

@@ -12,7 +12,7 @@ class Claim(NamedTuple):
     """Of one request."""
 
     tenant: str | None = None
-    """Id of the key that it came with; None: nobody was asked for one."""
+    """Name of the key that it came with: during a rotation two keys have it; None: nobody was asked for one."""
     batch: bool = False
     """It only uses what others leave."""
     cache_salt: str | None = None

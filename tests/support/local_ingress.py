@@ -40,6 +40,8 @@ class LocalTiers:
     def __init__(self, config: AppConfig) -> None:
         self.asked: list[tuple[TierName, GenerationRequest]] = []
         """Of `/api/inference`, in order."""
+        self.called: list[HttpCall] = []
+        """Of `/v1`, in order."""
         self.woken: list[TierName] = []
         """Tiers that are waited for."""
         self._engines = {name: StubEngine(config.entry(name, None), 0, obeys_directives=True) for name in TIER_NAMES}
@@ -53,6 +55,7 @@ class LocalTiers:
         return partial(self.woken.remove, tier)
 
     def http(self, tier: TierName, call: HttpCall) -> ResponseStream:
+        self.called.append(call)
         engine = self._engines[tier]
         return LocalStream(http_items(cast(Engine, engine), stub_app(engine, engine.entry), call))
 

@@ -20,6 +20,7 @@ from router.agent.settings import AgentSettings
 from serve_app.api.agent import Advisor
 from serve_app.auth.key_file import write_keys
 from serve_app.auth.keys import KeyList, KeyScope, NewKey, make_key, utc_now
+from serve_app.fairness.claims import ANYBODY, Claim
 from tests.support.app_config import app_config
 from tests.support.local_ingress import LocalIngress
 from tests.support.real_loops import REAL_LOOPS
@@ -51,11 +52,11 @@ POSTS: dict[str, Any] = {
 class Locked:
     """The ingress with keys."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **auth: Any) -> None:
         self.path = folder / "keys.json"
         self._made: list[NewKey] = []
         self.infer, self.other, self.admin = self.make("alice"), self.make("bob"), self.make("root", "admin")
-        self.ingress = LocalIngress(app_config(auth={"mode": "keys", "keys_file": str(self.path)}), monkeypatch)
+        self.ingress = LocalIngress(app_config(auth={"mode": "keys", "keys_file": str(self.path), **auth}), monkeypatch)
 
     def make(self, name: str, scope: KeyScope = "infer", *, external_reasoning: bool = True) -> NewKey:
         made = make_key(name, scope, utc_now(), external_reasoning=external_reasoning)
@@ -192,6 +193,38 @@ async def test_the_log_has_the_keys_id_and_name_and_never_the_key(locked: Locked
     assert locked.infer.secret not in log.read_text()
 
 
+@pytest.mark.parametrize("priority", ["normal", "batch"])
+async def test_every_request_for_an_engine_is_in_the_name_of_its_key_and_shares_no_cache_with_others(
+    priority: str, locked: Locked
+) -> None:
+    for path in POSTS.keys() - {DRAFTS}:
+        answer = await locked.ask("POST", path, POSTS[path] | {"priority": priority}, locked.infer.secret)
+        assert answer.status_code == 200, (path, answer.text)
+    tiers = locked.ingress.tiers
+    claims = [request.claim for _, request in tiers.asked] + [call.claim for call in tiers.called]
+    assert len(claims) == 6
+    assert set(claims) == {Claim("alice", priority == "batch", locked.infer.key.id)}
+
+
+async def test_a_rotated_key_counts_as_the_same_user_and_not_as_the_same_cache(locked: Locked) -> None:
+    rotated = locked.make("alice")
+    keys = locked.ingress.ingress._keys
+    assert keys is not None
+    keys._take(locked.path.read_bytes())
+    for key in (locked.infer, rotated):
+        assert (await locked.ask("POST", "/api/inference", ASK, key.secret)).status_code == 200
+    old, new = (request.claim for _, request in locked.ingress.tiers.asked)
+    assert (old.tenant, new.tenant) == ("alice", "alice")
+    assert (old.cache_salt, new.cache_salt) == (locked.infer.key.id, rotated.key.id)
+
+
+async def test_caches_are_shared_where_the_operator_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Locked(tmp_path, monkeypatch, separate_caches=False)
+    await shared.ask("POST", "/api/inference", ASK, shared.infer.secret)
+    [(_, request)] = shared.ingress.tiers.asked
+    assert request.claim == Claim("alice")
+
+
 async def test_a_key_that_refuses_is_told_that_nothing_leaves_and_gets_the_routers_own_reason(locked: Locked) -> None:
     asked: list[str] = []
 
@@ -248,6 +281,8 @@ async def test_with_keys_off_nobody_is_asked_and_everybody_may_do_everything(mon
         for path in (*OPEN, "/v1/models", "/api/tiers", "/version"):
             assert (await http.get(path)).status_code == 200, path
         assert (await http.post(DRAFTS, json={"drafts": "auto"})).json()["error"]["code"] == "no_choice"
+        assert (await http.post("/api/inference", json=ASK)).status_code == 200
         asked = await http.post("/v1/chat/completions", json=CHAT)
         decision = (await http.get(f"/api/decisions/{asked.headers['x-power-lever-decision']}")).json()
     assert decision["key"] is None
+    assert [request.claim for _, request in ingress.tiers.asked] == [ANYBODY]
