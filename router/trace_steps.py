@@ -174,13 +174,19 @@ class RecentRuns(Frozen):
     cost_usd: float | None = Field(description="Cost of an answer, mean, USD.")
 
 
-def classified(classification: Classification) -> ClassifiedPrompt:
-    """Return the step of a classification."""
+def classified(classification: Classification, *, quoting: bool = True) -> ClassifiedPrompt:
+    """Return the step of a classification.
+
+    Args:
+        classification: of a prompt.
+        quoting: whether the reasons have the words of the rules that are in the prompt. The prompt's author may see
+            them; the agent's API may not, beyond the text that it is sent.
+    """
     return ClassifiedPrompt(
         category=classification.category,
         difficulty=classification.difficulty,
         score=round(classification.score, 2),
-        reasons=classification.reasons,
+        reasons=classification.reasons if quoting else classification.rules,
     )
 
 

@@ -1,4 +1,7 @@
-"""What of requests goes to the agent's API, in words and as data: for the log, the page, and `GET /api/tiers`."""
+"""What goes to the agent's API, in words and as data: for the log, the page, and `GET /api/tiers`.
+
+`prompt.py` writes what is sent, and the tools of `tools.py` answer.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,11 @@ KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
 URL_VARIABLE: Final = "ANTHROPIC_BASE_URL"
 """Read by Anthropic's SDKs where no URL is set."""
 _DEFAULT_URL: Final = "https://api.anthropic.com"
+_OF_THE_REQUEST: Final = (
+    "how many messages there are beside it, the dials and limits that the request sets, the router's plan (the prompt's "
+    "category, difficulty and the rules behind them; the tier, its state and its settings)"
+)
+_LOOKED_UP: Final = "; and what Claude looks up: replicas and queues of the tiers, and recent runs of all keys together"
 _REFUSE: Final = "`reasoning: false` in a request, or a key that was made with `--no-external-reasoning`"
 
 
@@ -42,14 +50,14 @@ class Leaving:
             env: its SDK reads `ANTHROPIC_BASE_URL` from it.
         """
         url = settings.base_url or env.get(URL_VARIABLE) or _DEFAULT_URL
-        prompt = (
-            f"up to {settings.prompt_chars:,} characters of the last user message, " if settings.prompt_chars else ""
-        )
+        most, message = settings.prompt_chars, "the last user message"
+        prompt = f"up to {most:,} characters of {message}, its length" if most else f"the length of {message}"
+        looked_up = "" if mode == "single_shot" else _LOOKED_UP
         return cls(
             urlsplit(url).hostname or url,
             settings.model,
             settings.prompt_chars,
-            f"{prompt}what the request sets, and the router's plan with the prompt's category and difficulty",
+            f"{prompt}, {_OF_THE_REQUEST}, and the profile's tiers (GPUs, models, prices, watts){looked_up}",
             "those of /api/inference" + ("" if mode == "single_shot" else " in auto mode"),
             _REFUSE,
         )
@@ -68,4 +76,4 @@ def leaving(settings: AgentSettings, env: Mapping[str, str], *, mock: bool) -> L
 
 def leaving_words(view: Mapping[str, Any]) -> str:
     """Return `Leaving.view` as a sentence."""
-    return f"to {view['to']} go, of requests ({view['requests']}): {view['what']}. Refused by {view['refuse']}"
+    return f"to {view['to']} go, with requests ({view['requests']}): {view['what']}. Refused by {view['refuse']}"

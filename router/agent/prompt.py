@@ -1,7 +1,8 @@
 """The agent's prompt: a fixed part that is the same for every request, so it can be cached, and the request as data.
 
-The user's words are only in the second part, as a JSON string inside a delimited block. Its angle brackets are escaped,
-so no text can end the block. A long prompt is sent without its middle.
+The user's words are only in the second part, as a JSON string inside a delimited block, and only there: the reasons of
+the classification are sent without the words that they quote. The block's angle brackets are escaped, so no text can end
+it. A long prompt is sent without its middle. What is sent, and when, is said in words by `leaving.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.agent.bounds import Case, open_tiers
 from router.agent.result import AgentChoice
-from router.agent.tools import TOOLS, json_schema, messages_api_tool
+from router.agent.tools import CLASSIFY_PROMPT, TOOLS, json_schema, messages_api_tool
 from router.registry import Profile
+from router.trace_steps import classified
 
 if TYPE_CHECKING:
     from anthropic.types import TextBlockParam, ToolParam
@@ -110,6 +112,7 @@ def request_text(case: Case, prompt_chars: int) -> str:
         request_data["prompt"] = _shortened(texts[-1], prompt_chars)
     # The decision record is long, and a tool of that name gives it.
     made = {step.step: dict(step.result) for step in plan.trace if step.step != "decision"}
+    made[CLASSIFY_PROMPT.name] = classified(plan.classification, quoting=False).model_dump()
     data = {"request": request_data, "plan": made, "open_tiers": open_tiers(case)}
     return f"<request>\n{_as_data(data)}\n</request>"
 

@@ -127,7 +127,8 @@ def _classify_prompt(arguments: ClassifyPromptInput, context: ToolContext) -> Cl
         return classified(classify_prompt(arguments.prompt, auto=context.profile.auto))
     if context.request is None:
         raise ToolError("prompt: there is no current request, so the text must be given")
-    return classified(classify_chat(context.request.chat(), context.profile.auto))
+    # Neither may the agent see words of it beyond those in its block of data.
+    return classified(classify_chat(context.request.chat(), context.profile.auto), quoting=False)
 
 
 def _check_gpu_pool(arguments: CheckGpuPoolInput, context: ToolContext) -> TierPool:

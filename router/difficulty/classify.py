@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from router.difficulty.categories import Category
 from router.difficulty.gain_model import load_gain_model
@@ -60,6 +61,19 @@ SIMPLE_MAX_TOKENS = 60
 """The same limit for scripts without spaces, in estimated tokens."""
 
 
+class Reason(NamedTuple):
+    """Why a prompt is rated so."""
+
+    rule: str
+    """In words; none of the prompt's."""
+    hits: tuple[str, ...] = ()
+    """Words of the rule that are in the prompt."""
+
+    def words(self) -> str:
+        """Return the reason with at most three of the words that were found."""
+        return f"{self.rule} ({', '.join(self.hits[:3])})" if self.hits else self.rule
+
+
 @dataclass(frozen=True, slots=True)
 class Classification:
     """What kind of prompt it is, and how hard."""
@@ -69,8 +83,18 @@ class Classification:
     """1-10, by where `score` stands among the shares of the tiers; at least 7 where a miss costs."""
     score: float
     """Share of the reference mix (0-1) that is expected to gain less from a stronger model."""
-    reasons: tuple[str, ...]
-    """Why, strongest kind first; they have words of the rules only, never other text of the prompt."""
+    found: tuple[Reason, ...]
+    """Why, strongest kind first."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons in words; of the prompt's they have only those that a rule has too."""
+        return tuple(reason.words() for reason in self.found)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The reasons without a word of the prompt."""
+        return tuple(reason.rule for reason in self.found)
 
 
 def load_classifier(auto: AutoSettings = DEFAULT_AUTO) -> None:
@@ -108,14 +132,14 @@ def classify_prompt(
     # What speaks to the router counts for nothing, and a prompt without words is a greeting.
     rated = shape.text if directives else text
     score = 0.0 if _is_greeting(shape) else load_gain_model(auto.gain_model).score(rated)
-    reasons += (f"gains more from a stronger model than {score:.0%} of prompts",)
+    reasons += (Reason(f"gains more from a stronger model than {score:.0%} of prompts"),)
     difficulty = difficulty_of(score, auto.shares)
     if more := _banded(CONVERSATION_POINTS, conversation_tokens):
         difficulty += more
-        reasons += (f"long conversation (about {conversation_tokens} tokens)",)
+        reasons += (Reason(f"long conversation (about {conversation_tokens} tokens)"),)
     if len(text) > SCAN_CHARS:
         difficulty = max(difficulty, SAFETY_DIFFICULTY)
-        reasons += ("too long to be read whole",)
+        reasons += (Reason("too long to be read whole"),)
     if safety:
         category, reasons, difficulty = "safety_critical", safety + reasons, max(difficulty, SAFETY_DIFFICULTY)
     return Classification(category, min(difficulty, 10), score, reasons)
@@ -131,13 +155,8 @@ def difficulty_of(score: float, shares: tuple[float, ...]) -> int:
     raise ValueError(f"score must be 0 to 1 and shares add up to 100, got {score} and {shares}")
 
 
-def _with_hits(reason: str, hits: tuple[str, ...]) -> str:
-    """Return a reason with at most three of the terms that were found."""
-    return f"{reason} ({', '.join(hits[:3])})"
-
-
-def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[str, ...]:
-    reasons, sentences = [], list[str]()
+def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[Reason, ...]:
+    reasons, sentences = list[Reason](), list[str]()
     if not (scan.known or scan.pairs or scan.leads):
         return ()
     for rule in scan.rules.safety:
@@ -148,7 +167,7 @@ def _safety_reasons(scan: Scan, where: str | None = None) -> tuple[str, ...]:
         elif hits and rule.unless and scan.hits(rule.unless):
             hits = _safety_hits(scan.outside(rule.unless), rule)
         if hits:
-            reasons.append(_with_hits(rule.reason if where is None else f"{rule.reason}, {where}", hits))
+            reasons.append(Reason(rule.reason if where is None else f"{rule.reason}, {where}", hits))
     return tuple(reasons)
 
 
@@ -174,33 +193,33 @@ def _hits_in_a_sentence(sentences: list[str], hits: tuple[str, ...], rule: Safet
     return next(filter(None, (_safety_hits(scan, rule) for scan in counted)), ())
 
 
-def _category(task: Scan, shape: Scan, tokens: int) -> tuple[Category, tuple[str, ...]]:
+def _category(task: Scan, shape: Scan, tokens: int) -> tuple[Category, tuple[Reason, ...]]:
     """Return the category with most points and its reasons; with too few it is a simple question or general."""
-    best: tuple[int, Category, tuple[str, ...]] = (CATEGORY_THRESHOLD - 1, "general_reasoning", ())
+    best: tuple[int, Category, tuple[Reason, ...]] = (CATEGORY_THRESHOLD - 1, "general_reasoning", ())
     for category, group in task.rules.categories.items():
         found = _marks(category, task, shape, tokens) + _found(task, group)
         points = sum(point for point, _ in found)
         if points > best[0]:
             best = (points, category, tuple(reason for _, reason in found))
     if best[1] == "general_reasoning" and _is_simple(shape):
-        return "simple_question", ("short question or greeting",)
+        return "simple_question", (Reason("short question or greeting"),)
     return best[1], best[2]
 
 
-def _marks(category: Category, task: Scan, shape: Scan, tokens: int) -> list[tuple[int, str]]:
+def _marks(category: Category, task: Scan, shape: Scan, tokens: int) -> list[tuple[int, Reason]]:
     """Return what the form of the text, beyond its words, says for a category: (points, reason)."""
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, Reason]] = []
     if category == "code" and task.has_mark(task.rules.code_marks):
-        found.append((CODE_MARK_POINTS, "contains source code"))
+        found.append((CODE_MARK_POINTS, Reason("contains source code")))
     if category == "math" and _is_arithmetic(shape):
-        found.append((ARITHMETIC_POINTS, "a sum in digits"))
+        found.append((ARITHMETIC_POINTS, Reason("a sum in digits")))
     elif category == "math" and _is_word_problem(task, shape, tokens):
-        found.append((WORD_PROBLEM_POINTS, "word problem with numbers"))
+        found.append((WORD_PROBLEM_POINTS, Reason("word problem with numbers")))
     return found
 
 
-def _found(scan: Scan, group: Iterable[Signal]) -> list[tuple[int, str]]:
-    return [(signal.points, _with_hits(signal.reason, hits)) for signal in group if (hits := scan.hits(signal))]
+def _found(scan: Scan, group: Iterable[Signal]) -> list[tuple[int, Reason]]:
+    return [(signal.points, Reason(signal.reason, hits)) for signal in group if (hits := scan.hits(signal))]
 
 
 def _is_word_problem(task: Scan, shape: Scan, tokens: int) -> bool:
