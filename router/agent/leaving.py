@@ -17,8 +17,8 @@ URL_VARIABLE: Final = "ANTHROPIC_BASE_URL"
 """Read by Anthropic's SDKs where no URL is set."""
 _DEFAULT_URL: Final = "https://api.anthropic.com"
 _OF_THE_REQUEST: Final = (
-    "how many messages there are beside it, the dials and limits that the request sets, the router's plan (the prompt's "
-    "category, difficulty and the rules behind them; the tier, its state and its settings)"
+    "how many messages there are beside it, the dials and limits that the request sets, the router's plan (the "
+    "prompt's category, difficulty and the rules behind them; the tier, its state and its settings)"
 )
 _LOOKED_UP: Final = "; and what Claude looks up: replicas and queues of the tiers, and recent runs of all keys together"
 _REFUSE: Final = "`reasoning: false` in a request, or a key that was made with `--no-external-reasoning`"

@@ -1,8 +1,8 @@
 """The agent's prompt: a fixed part that is the same for every request, so it can be cached, and the request as data.
 
 The user's words are only in the second part, as a JSON string inside a delimited block, and only there: the reasons of
-the classification are sent without the words that they quote. The block's angle brackets are escaped, so no text can end
-it. A long prompt is sent without its middle. What is sent, and when, is said in words by `leaving.py`.
+the classification are sent without the words that they quote. The block's angle brackets are escaped, so no text can
+end it. A long prompt is sent without its middle. What is sent, and when, is said in words by `leaving.py`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ class AgentSettings(Frozen):
         default=4000,
         ge=0,
         le=100_000,
-        description="How much of the user's prompt the agent sees, characters; 0: no word, only its length and classification.",
+        description="How much of the user's prompt the agent sees, characters; 0: no word, only its length and "
+        "classification.",
     )
     max_concurrent: int = Field(
         default=32, ge=1, description="Requests that may use the agent at a time, for each ingress replica."

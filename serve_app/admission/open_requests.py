@@ -6,9 +6,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, error_form, error_response, overloaded
-from serve_app.api.request_record import record_of
+from serve_app.api.request_record import record_of, request_id_of
 from serve_app.auth.identity import key_in
 from serve_app.fairness.claims import Claim
 from serve_app.fairness.places import Holders, open_to
@@ -46,7 +45,7 @@ class OpenRequests:
                 await app(scope, receive, send)
             elif (error := self._refusal(scope["method"], claim := _claim(scope))) is not None:
                 record_of(scope).code = error.code
-                response = error_response(error, request_id(scope["headers"]), error_form(scope["path"]))
+                response = error_response(error, request_id_of(scope), error_form(scope["path"]))
                 await response(scope, receive, send)
             elif scope["method"] in _READING:
                 await app(scope, receive, send)

@@ -166,9 +166,9 @@ class Ingress:
             ],
             middleware=[
                 *cors(self._config.auth.allowed_origins),
+                authentication(self._keys),
                 Middleware(RequestRecords(frozenset(series.ROUTES), self._ended).middleware),
                 Middleware(self._door.middleware),
-                authentication(self._keys),
                 Middleware(self._open.middleware),
                 Middleware(self._limiter.middleware),
             ],

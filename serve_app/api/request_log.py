@@ -1,6 +1,9 @@
 """The request log: one line of JSON for each request that has ended, never with a prompt unless it is asked for.
 
-Each ingress replica writes its own file among Serve's logs, `requests_REPLICA.jsonl`, where Ray's dashboard shows it.
+Each ingress replica writes its own files among Serve's logs, where Ray's dashboard shows them:
+`requests_REPLICA.jsonl`, and `refused_REPLICA.jsonl` of those who were turned away before anybody was known. These may
+send as many requests as they like, so their lines have a small file of their own: none of them pushes out a line from
+which a bill is made.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from sustainability.footprint import Footprint
 _MOST_BYTES: Final = 100_000_000
 _FILES: Final = 5
 """Size of a file, bytes, and older ones that are kept: the defaults of Ray's own logs are of this order."""
+_MOST_REFUSED_BYTES: Final = 5_000_000
+"""Size of the file of those who were turned away, bytes, about 30,000 lines; one older file is kept."""
 _FROM_METRICS: Final = (*("prompt_tokens", "finish_reason", "ttft_ms", "queue_ms", "tokens_per_sec"),)
 WHOLE: Final = "whole"
 ESTIMATED: Final = "estimated"
@@ -37,7 +42,7 @@ class RequestLog:
     """Writes the lines of one ingress replica.
 
     Args:
-        folder: of the file.
+        folder: of the files.
         replica: name of the replica.
         profile: price and watts of the tiers.
         now: the time, with its zone.
@@ -46,19 +51,35 @@ class RequestLog:
     def __init__(
         self, folder: Path, replica: str, profile: Profile, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self.path = folder / f"requests_{replica}.jsonl"
         self._profile = profile
         self._now = now
-        # Not among Python's named loggers: nobody else writes here, and the lines go nowhere else.
-        self._logger = logging.Logger("power_lever.requests")
-        self._logger.addHandler(
-            RotatingFileHandler(self.path, maxBytes=_MOST_BYTES, backupCount=_FILES, encoding="utf-8", delay=True)
-        )
+        self._requests = _lines(folder / f"requests_{replica}.jsonl", _MOST_BYTES, _FILES)
+        self._refused = _lines(folder / f"refused_{replica}.jsonl", _MOST_REFUSED_BYTES, 1)
 
     def ended(self, record: RequestRecord) -> None:
         """Write the line of a request that has ended."""
-        line = {"time": self._now().isoformat(timespec="milliseconds"), **line_of(record, self._profile)}
-        self._logger.info("%s", orjson.dumps(line).decode())
+        log = self._refused if record.stranger else self._requests
+        line = refused_line_of(record) if record.stranger else line_of(record, self._profile)
+        line = {"time": self._now().isoformat(timespec="milliseconds"), **line}
+        log.info("%s", orjson.dumps(line).decode())
+
+
+def _lines(path: Path, most_bytes: int, older: int) -> logging.Logger:
+    """Return a logger that writes each message as a line of a file, with so many older ones beside it."""
+    # Not among Python's named loggers: nobody else writes here, and the lines go nowhere else.
+    lines = logging.Logger("power_lever.requests")
+    lines.addHandler(RotatingFileHandler(path, maxBytes=most_bytes, backupCount=older, encoding="utf-8", delay=True))
+    return lines
+
+
+def refused_line_of(record: RequestRecord) -> dict[str, Any]:
+    """Return what is logged of a request that was turned away before anybody was known, less the time."""
+    return {
+        "request_id": record.request_id,
+        "route": record.route,
+        "client": record.client,
+        "outcome": record.code,
+    }
 
 
 def line_of(record: RequestRecord, profile: Profile) -> dict[str, Any]:

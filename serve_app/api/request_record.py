@@ -1,4 +1,7 @@
-"""What happened to one request, for metrics and logs: filled in on its way, and complete when its last byte is sent."""
+"""What happened to one request, for metrics and logs: filled in on its way, and complete when its last byte is sent.
+
+Who sent it, and its id, are there from the beginning, whatever refuses it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from router.observation import TierState
 from router.plan import Plan
 from router.registry import TierName
 from router.request import Goal
+from serve_app.admission.headers import request_id
 from serve_app.api.escalation import Escalated
+from serve_app.auth.identity import is_stranger, key_in
 from serve_app.auth.keys import Key
 from serve_app.engine.interface import Leg
 
@@ -100,6 +105,11 @@ class RequestRecord:
     """What the router agent cost for it, USD; None: it was not asked."""
     key: Key | None = None
     """Of whoever sent it; None: no valid one was sent, or nobody was asked."""
+    client: str | None = None
+    """Address that it came from: behind a proxy, the proxy's. None: unknown."""
+    stranger: bool = False
+    """Whether it was turned away before anybody was known: it came without a valid key where keys are asked for, or the
+    front door refused it and it had none."""
     escalated: Escalated | None = None
     """What became of an answer that went wrong in mid-stream; None: it did not."""
     prompt: Any = None
@@ -124,6 +134,11 @@ def record_of(scope: Scope) -> RequestRecord:
     return record
 
 
+def request_id_of(scope: Scope) -> str:
+    """Return a request's id: its record's, or for a route that is not watched its header's."""
+    return record_of(scope).request_id or request_id(scope["headers"])
+
+
 def key_id_of(record: RequestRecord) -> str | None:
     """Return the id of the key of whoever sent a request; None: nobody was asked for one."""
     return None if record.key is None else record.key.id
@@ -132,6 +147,8 @@ def key_id_of(record: RequestRecord) -> str | None:
 @dataclass(frozen=True, slots=True)
 class RequestRecords:
     """Gives each request of some routes its record, and hands it on when the request has ended.
+
+    It stands right behind authentication, so that each record says whose it is.
 
     Args:
         routes: their paths.
@@ -149,7 +166,14 @@ class RequestRecords:
             if path not in self.routes or scope["method"] != "POST":
                 await app(scope, receive, send)
                 return
-            record = scope[_KEY] = RequestRecord(path, time.monotonic())
+            record = scope[_KEY] = RequestRecord(
+                path,
+                time.monotonic(),
+                request_id=request_id(scope["headers"]),
+                key=key_in(scope),
+                client=scope["client"][0] if scope.get("client") else None,
+                stranger=is_stranger(scope),
+            )
             status = 0
 
             async def send_seen(message: Message) -> None:

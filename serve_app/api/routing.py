@@ -14,12 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from router.plan import Plan
-from serve_app.admission.headers import request_id
 from serve_app.admission.key_limits import RATE_LIMIT_HEADERS
 from serve_app.api.errors import ApiError, error_form, error_response, internal_error
-from serve_app.api.request_record import CLIENT_LEFT, record_of
+from serve_app.api.request_record import CLIENT_LEFT, record_of, request_id_of
 from serve_app.api.spec_view import planned_spec
-from serve_app.auth.identity import key_of, raise_unless
+from serve_app.auth.identity import raise_unless
 from serve_app.auth.keys import KeyScope
 
 TIER_HEADER: Final = "x-power-lever-tier"
@@ -68,9 +67,7 @@ def route(path: str, handler: Handler, *methods: str, needs: KeyScope | None) ->
     """
 
     async def endpoint(request: Request) -> Response:
-        name = request_id(request.scope["headers"])
-        record = record_of(request.scope)
-        record.request_id, record.key = name, key_of(request)
+        name, record = request_id_of(request.scope), record_of(request.scope)
         try:
             raise_unless(request, needs)
             return await handler(request, name)
@@ -115,7 +112,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     message = f"{request.method} {request.url.path}: {error.detail}"
     problem = ApiError(code, message, status=error.status_code)
-    response = error_response(problem, request_id(request.scope["headers"]), error_form(request.scope["path"]))
+    response = error_response(problem, request_id_of(request.scope), error_form(request.scope["path"]))
     response.headers.update(error.headers or {})
     return response
 
@@ -123,7 +120,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Answer for a fault in the ingress. Starlette raises it again, into the log."""
     record_of(request.scope).code = internal_error().code
-    return error_response(internal_error(), request_id(request.scope["headers"]), error_form(request.scope["path"]))
+    return error_response(internal_error(), request_id_of(request.scope), error_form(request.scope["path"]))
 
 
 EXCEPTION_HANDLERS = {HTTPException: _http_error, Exception: _unexpected}

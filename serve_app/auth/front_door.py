@@ -21,9 +21,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, error_form, error_response
-from serve_app.api.request_record import record_of
+from serve_app.api.request_record import record_of, request_id_of
 from serve_app.auth.settings import ANY, AuthSettings
 
 _READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -97,8 +96,9 @@ class FrontDoor:
             if error is None:
                 await app(scope, receive, send)
                 return
-            record_of(scope).code = error.code
-            response = error_response(error, request_id(scope["headers"]), error_form(scope["path"]))
+            record = record_of(scope)
+            record.code, record.stranger = error.code, record.key is None
+            response = error_response(error, request_id_of(scope), error_form(scope["path"]))
             await response(scope, receive, send)
 
         return checked

@@ -124,6 +124,11 @@ def key_in(scope: Scope) -> Key | None:
     return user.key if isinstance(user, KeyHolder) else None
 
 
+def is_stranger(scope: Scope) -> bool:
+    """Return whether keys are asked for, and the request of a scope came without a valid one."""
+    return not scope["auth"].scopes
+
+
 def may_see_decision(request: Request, made_by: str | None) -> bool:
     """Return whether whoever sends a request may read a decision record.
 

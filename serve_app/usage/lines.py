@@ -14,6 +14,10 @@ ESTIMATED: Final = "estimated"
 """`counted` of a line with an estimate of what an engine did since its last token, since it could not say more."""
 
 
+_MOST: Final = 1e12
+"""No request has more of anything: tokens, seconds, Wh, USD, ms. So no sum of lines that somebody made up overflows."""
+
+
 class NotALineError(Exception):
     """These bytes are no line of a request log."""
 
@@ -71,7 +75,7 @@ def _entry(line: Mapping[str, Any]) -> Entry:
     # Lines of earlier versions have no legs.
     legs = line.get("legs") or [{**line, "tier": tier}]
     return Entry(
-        time=datetime.fromisoformat(line["time"]).astimezone(UTC),
+        time=_time(line["time"]),
         key=_word(line.get("key")),
         key_name=_word(line.get("key_name")),
         route=_word(line["route"]),
@@ -95,6 +99,14 @@ def _entry(line: Mapping[str, Any]) -> Entry:
     )
 
 
+def _time(value: str) -> datetime:
+    """Return a time in UTC. One without a zone is none of ours, and nobody knows which day it is."""
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise ValueError
+    return time.astimezone(UTC)
+
+
 def _word(value: object) -> str:
     if value is None:
         return NOBODY
@@ -107,7 +119,7 @@ def _word(value: object) -> str:
 def _count(value: object) -> int:
     if value is None:
         return 0
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
         raise TypeError
     return value
 
@@ -115,6 +127,6 @@ def _count(value: object) -> int:
 def _amount(value: object) -> float:
     if value is None:
         return 0.0
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST:
         raise TypeError
     return float(value)

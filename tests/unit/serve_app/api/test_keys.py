@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +14,13 @@ import httpx
 import openai
 import pytest
 
+from cluster.observability import series
 from router.agent.bounds import Case
 from router.agent.leaving import Leaving
 from router.agent.metering import Meter
 from router.agent.settings import AgentSettings
 from serve_app.api.agent import Advisor
+from serve_app.api.request_record import RequestRecord
 from serve_app.auth.key_file import write_keys
 from serve_app.auth.keys import KeyList, KeyScope, NewKey, make_key, utc_now
 from serve_app.fairness.claims import ANYBODY, Claim
@@ -184,13 +187,109 @@ async def test_a_decision_is_seen_by_the_key_that_asked_and_by_an_admin(locked: 
 
 async def test_the_log_has_the_keys_id_and_name_and_never_the_key(locked: Locked) -> None:
     await locked.ask("POST", "/api/inference", ASK, locked.infer.secret)
-    await locked.ask("POST", "/api/inference", ASK, "none")
     await asyncio.sleep(0)
-    [log] = locked.ingress.log_folder.glob("requests_*.jsonl")
-    first, second = [json.loads(line) for line in log.read_text().splitlines()]
-    assert (first["key"], first["key_name"], first["outcome"]) == (locked.infer.key.id, "alice", "ok")
-    assert (second["key"], second["key_name"], second["outcome"]) == (None, None, "unauthorized")
-    assert locked.infer.secret not in log.read_text()
+    (line,) = logged(locked, "requests")
+    assert (line["key"], line["key_name"], line["outcome"]) == (locked.infer.key.id, "alice", "ok")
+    assert locked.infer.secret not in json.dumps(line)
+
+
+def logged(locked: Locked, name: str) -> list[dict[str, Any]]:
+    """The lines of a log, `requests` or `refused`."""
+    files = locked.ingress.log_folder.glob(f"{name}_*.jsonl")
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("key", [None, "none"])
+async def test_whoever_has_no_key_is_in_a_log_of_its_own_from_which_no_bill_is_made(
+    key: str | None, locked: Locked
+) -> None:
+    answer = await locked.ask("POST", "/v1/messages", CHAT, key)
+    assert logged(locked, "requests") == []
+    (line,) = logged(locked, "refused")
+    assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
+    assert line == {
+        **{"request_id": answer.headers["x-request-id"], "route": "/v1/messages", "client": "127.0.0.1"},
+        "outcome": "unauthorized",
+    }
+
+
+async def test_a_flood_without_a_key_pushes_no_line_out_and_fills_ten_megabytes_at_most(locked: Locked) -> None:
+    await locked.ask("POST", "/api/inference", ASK, locked.infer.secret)
+    record = RequestRecord("/v1/messages", code="unauthorized", request_id="x" * 128, stranger=True)
+    for _ in range(60_000):
+        locked.ingress.ingress._log.ended(record)
+    (kept,) = logged(locked, "requests")
+    assert kept["outcome"] == "ok"
+    sizes = [file.stat().st_size for file in locked.ingress.log_folder.glob("refused_*")]
+    assert len(sizes) == 2
+    assert sum(sizes) < 10_000_000
+
+
+async def test_whoever_has_no_key_counts_in_the_metrics(locked: Locked) -> None:
+    await locked.ask("POST", "/api/inference", ASK, "none")
+    ((labels, count),) = locked.ingress.meter.counters[series.REQUESTS.name].items()
+    assert (labels[series.REQUESTS.labels.index("code")], count) == ("unauthorized", 1)
+
+
+async def refused_by_the_door(locked: Locked, key: str | None) -> httpx.Response:
+    headers = {"host": "evil.example"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+    async with locked.ingress.http() as http:
+        return await http.post("/v1/messages", json=CHAT, headers=headers)
+
+
+async def refused_by_the_limit(locked: Locked, key: str | None) -> httpx.Response:
+    locked.ingress.ingress._open._limit = 0
+    return await locked.ask("POST", "/v1/messages", CHAT, key)
+
+
+async def refused_by_the_drain(locked: Locked, key: str | None) -> httpx.Response:
+    locked.ingress.ingress._open.draining = True
+    return await locked.ask("POST", "/v1/messages", CHAT, key)
+
+
+Refused = Callable[[Locked, str | None], Awaitable[httpx.Response]]
+REFUSALS: list[tuple[Refused, str]] = [
+    (refused_by_the_door, "host_not_allowed"),
+    (refused_by_the_limit, "overloaded"),
+    (refused_by_the_drain, "stopping"),
+]
+
+
+@pytest.mark.parametrize(("refused", "code"), REFUSALS)
+async def test_what_is_refused_before_its_route_has_its_key_and_its_id_in_the_log(
+    refused: Refused, code: str, locked: Locked
+) -> None:
+    answer = await refused(locked, locked.infer.secret)
+    (line,) = logged(locked, "requests")
+    assert (line["outcome"], line["key"], line["key_name"]) == (code, locked.infer.key.id, "alice")
+    assert line["request_id"] == answer.headers["x-request-id"] == answer.json()["request_id"]
+    assert logged(locked, "refused") == []
+
+
+@pytest.mark.parametrize(("refused", "code"), REFUSALS)
+async def test_so_are_strangers_that_are_refused_before_their_route(
+    refused: Refused, code: str, locked: Locked
+) -> None:
+    answer = await refused(locked, "none")
+    (line,) = logged(locked, "refused")
+    assert (line["outcome"], line["request_id"]) == (code, answer.headers["x-request-id"])
+    assert logged(locked, "requests") == []
+
+
+async def test_without_keys_only_those_whom_the_front_door_refuses_are_strangers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ingress = LocalIngress(app_config(), monkeypatch)
+    await ingress.post("/v1/messages", CHAT, {"host": "evil.example"})
+    await ingress.post("/v1/messages", {"bad": 1})
+    outcomes = {
+        file.name: [json.loads(line)["outcome"] for line in file.read_text().splitlines()]
+        for file in ingress.log_folder.iterdir()
+    }
+    assert outcomes == {
+        "refused_replica-1.jsonl": ["host_not_allowed"],
+        "requests_replica-1.jsonl": ["invalid_request"],
+    }
 
 
 @pytest.mark.parametrize("priority", ["normal", "batch"])

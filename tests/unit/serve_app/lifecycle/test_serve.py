@@ -213,7 +213,7 @@ def test_what_leaves_the_cluster_is_said_with_the_greeting(
     monkeypatch.setattr("serve_app.lifecycle.serve._dashboard", lambda: (None, None))
     _watch({"http://localhost:8000": None}, Stop(3))  # type: ignore[arg-type]
     said = capsys.readouterr().out
-    assert said.count("leaves to api.anthropic.com go, of requests (those of /api/inference): up to 4,000 char") == 1
+    assert said.count("leaves to api.anthropic.com go, with requests (those of /api/inference): up to 4,000 char") == 1
 
 
 @pytest.mark.parametrize(

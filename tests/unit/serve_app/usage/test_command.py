@@ -105,6 +105,7 @@ def test_a_folder_gives_its_logs_with_rotated_and_packed_ones_and_no_other_file(
     log(tmp_path / "node-1", line("a"))
     log(tmp_path / "node-1", line("b"), name="requests_r1.jsonl.2")
     log(tmp_path / "node-2", line("no"), name="power-lever.log")
+    log(tmp_path / "node-2", line("no"), name="refused_r2.jsonl")
     (tmp_path / "node-2" / "requests_r2.jsonl.1.gz").write_bytes(gzip.compress(line("c").encode()))
     read, told = sums(capsys, "--logs", tmp_path)
     assert (read["total"]["requests"], told) == (3, "")
@@ -129,9 +130,15 @@ def test_a_line_counts_once_however_often_it_is_found(tmp_path: Path, capsys: py
         '{"a": 1}',
         line(time="yesterday"),
         line(time=5),
+        line(time="2026-11-30T05:00:00.123"),
         line(tier=5),
         line(prompt_tokens="7"),
         line(prompt_tokens=-1),
+        line(prompt_tokens=10**13),
+        line(legs=[LEG | {"completion_tokens": 10**13}]),
+        line(legs=[LEG | {"energy_wh": 1e308}]),
+        line(agent_usd=1e308),
+        line(ttft_ms=1e13),
         line(legs=[LEG | {"busy_s": "long"}]),
         line(legs=[LEG | {"busy_s": -1}]),
         line(legs=[5]),
