@@ -9,6 +9,9 @@ from typing import Final
 FORGET_S: Final = 30.0
 """Time constant with which used time is forgotten, s: longer than most answers, so that a key that sends one long
 answer after the other is not a newcomer with each; short enough that nobody pays for an hour ago."""
+CLEARLY: Final = 1.5
+"""A key is over its share when it used so many times as much, and until it used no more than its share: of equal keys
+each is above the mean by a hair now and then, and who is over must not change with every step."""
 _NOTHING_S: Final = 1e-6
 
 
@@ -18,6 +21,7 @@ class EngineTime:
     def __init__(self) -> None:
         self._used_s: dict[str, float] = {}
         self._now_s = 0.0
+        self._over: frozenset[str] = frozenset()
 
     def use(self, seconds: Mapping[str, float], now_s: float) -> None:
         """Add time that was used.
@@ -32,12 +36,13 @@ class EngineTime:
         self._used_s = {key: kept.get(key, 0.0) + seconds.get(key, 0.0) for key in kept.keys() | seconds.keys()}
 
     def over_share(self, present: Collection[str]) -> frozenset[str]:
-        """Return which keys used more than their fair share: the time of all who are present, divided equally.
+        """Return which keys used clearly more than their fair share: the time of all who are present, divided equally.
 
         Args:
-            present: keys with a request in the engine. Nobody else's share counts: an absent key wants nothing.
+            present: keys with a request in the engine now. Nobody else's share counts: an absent key wants nothing.
         """
         used = {key: self._used_s.get(key, 0.0) for key in present}
         fair_s = sum(used.values()) / len(used) if used else 0.0
-        # Equal users are never over it, whatever the last bit of a sum says.
-        return frozenset(key for key, seconds in used.items() if seconds > fair_s * (1 + 1e-9))
+        limits_s = {key: fair_s * (1 if key in self._over else CLEARLY) for key in used}
+        self._over = frozenset(key for key, seconds in used.items() if seconds > limits_s[key] + _NOTHING_S)
+        return self._over

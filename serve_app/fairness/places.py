@@ -1,8 +1,8 @@
 """Bounded places, of which some are kept: an ingress replica's open requests, a tier's slots, an engine's seats.
 
-One key alone could take them all, and whoever comes next would wait for one of its streams to end. So an eighth is kept
-for keys that hold no more than so many, and a batch request leaves a quarter to all others. Where nobody is asked for a
-key everybody may take every place, as nobody can be told from the others.
+One key alone could take them all, and whoever comes next would wait for one of its streams to end. So an eighth (and at
+least one) is kept for keys that hold no more than so many, and a batch request leaves a quarter to all others. Where
+nobody is asked for a key everybody may take every place, as nobody can be told from the others.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ at this moment, as they come and go."""
 
 
 def kept(places: int) -> int:
-    """Return how many of the places are kept for keys that hold fewer than that; of one place none is."""
+    """Return how many of the places are kept for keys that hold no more: at least one; of one place none."""
     return max(1, places // KEPT_PART) if places > 1 else 0
 
 
-def open_to(claim: Claim, held: int, places: int) -> int:
+def open_to(claim: Claim, held: int, places: int, wanted: int = 1) -> int:
     """Return how many places may be taken in all, by whomever, when a request of this claim has taken some.
 
     Args:
         claim: of the request.
         held: places that its tenant holds already.
         places: that there are.
+        wanted: that it needs.
     """
     few = kept(places)
     if claim.batch:
         return places - (ceil(places / BATCH_PART) if places > 1 else 0)
-    return places if claim.tenant is None or held < few else places - few
+    return places if claim.tenant is None or held + wanted <= few else places - few
 
 
 class Holders:
@@ -59,7 +60,7 @@ class Holders:
             places: that there are.
             wanted: that it needs.
         """
-        return self.all + wanted <= open_to(claim, self.of(claim), places)
+        return self.all + wanted <= open_to(claim, self.of(claim), places, wanted)
 
     def take(self, claim: Claim, wanted: int = 1) -> None:
         """Note that a request of this claim holds some more."""

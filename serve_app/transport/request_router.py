@@ -11,7 +11,6 @@ nobody's name that is not batch waits in Serve's order only, as if there were no
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -22,7 +21,7 @@ from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequ
 from ray.serve._private.request_router.replica_wrapper import RunningReplica
 
 from serve_app.engine.interface import GenerationRequest
-from serve_app.fairness.claims import ANYBODY, Claim
+from serve_app.fairness.claims import Claim
 from serve_app.fairness.turns import Turns
 from serve_app.transport.asgi_call import HttpCall
 
@@ -42,16 +41,18 @@ class FairRequestRouter(PowerOfTwoChoicesRequestRouter):
         """Serve calls this with `request_router_kwargs`: `ingress_replicas`, how many there are."""
         self._ingress_replicas: int = kwargs["ingress_replicas"]
         self._turns: Turns[_Waiter] = Turns()
-        self._claims: dict[str, Claim] = {}
-        self._sent: Counter[str] = Counter()
-        """How often each request was sent to a replica and has not ended there: one that a replica sent back is sent
-        again, perhaps before the end of the first time is known."""
+        self._sent: dict[tuple[ReplicaID, str], list[Claim]] = {}
+        """What was sent and has not ended, by replica and request id: a request that a replica sent back is sent again,
+        perhaps before the end of the first time is known."""
 
     async def _choose_replica_for_request(
         self, pending_request: PendingRequest, *, is_retry: bool = False
     ) -> RunningReplica:
-        request_id, claim = pending_request.metadata.internal_request_id, _claim_of(pending_request)
-        if is_retry or _had_its_turn(pending_request) or (claim.tenant is None and not claim.batch):
+        request = pending_request.args[0] if pending_request.args else None
+        if not isinstance(request, GenerationRequest | HttpCall):  # a call that only wakes a tier
+            return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
+        claim = request.claim
+        if is_retry or _had_its_turn(request) or (claim.tenant is None and not claim.batch):
             self._turns.holders.take(claim)
         else:
             await self._wait_for_turn(claim)
@@ -61,8 +62,7 @@ class FairRequestRouter(PowerOfTwoChoicesRequestRouter):
             self._turns.holders.free(claim)
             self._begin_turns()
             raise
-        self._claims[request_id] = claim
-        self._sent[request_id] += 1
+        self._sent.setdefault((replica.replica_id, pending_request.metadata.internal_request_id), []).append(claim)
         return replica
 
     async def _wait_for_turn(self, claim: Claim) -> None:
@@ -83,18 +83,20 @@ class FairRequestRouter(PowerOfTwoChoicesRequestRouter):
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Serve calls this once for each time that a request was sent."""
         super().on_request_completed(replica_id, internal_request_id)
-        claim = self._claims.get(internal_request_id)
-        if claim is None:
+        sent = self._sent.get((replica_id, internal_request_id))
+        if sent is None:
             return
-        self._sent[internal_request_id] -= 1
-        if not self._sent[internal_request_id]:
-            del self._sent[internal_request_id], self._claims[internal_request_id]
-        self._turns.holders.free(claim)
+        self._turns.holders.free(sent.pop())
+        if not sent:
+            del self._sent[replica_id, internal_request_id]
         self._begin_turns()
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Serve calls this when replicas have come or gone."""
+        """Serve calls this when replicas have come or gone. What runs at one that drains takes no place elsewhere."""
         super().update_replicas(replicas)
+        for place in [place for place in self._sent if place[0] not in self.curr_replicas]:
+            for claim in self._sent.pop(place):
+                self._turns.holders.free(claim)
         self._begin_turns()
 
     def _begin_turns(self) -> None:
@@ -106,12 +108,6 @@ class FairRequestRouter(PowerOfTwoChoicesRequestRouter):
                 waiter.turn.set_result(None)
 
 
-def _claim_of(pending: PendingRequest) -> Claim:
-    request = pending.args[0] if pending.args else None
-    return request.claim if isinstance(request, GenerationRequest | HttpCall) else ANYBODY
-
-
-def _had_its_turn(pending: PendingRequest) -> bool:
+def _had_its_turn(request: GenerationRequest | HttpCall) -> bool:
     """Return whether it only goes on, as its replica was lost."""
-    request = pending.args[0] if pending.args else None
     return isinstance(request, GenerationRequest) and request.resume is not None

@@ -5,8 +5,9 @@ when the KV cache is full takes back the memory of the last one. Two things it d
 
 - The prompts of keys that are over their share may take the whole step. Then each prompt gets an equal part of it, so
   that a short one that has come is read at once.
-- All seats, or all memory, may be taken. If a request of the first rank was left waiting, the last request of a key
-  over its share, or of batch, goes back to the queue before the next step; it reads its text again later.
+- All seats, or all memory, may be taken. If a key without a seat was left waiting, the last request of a key over its
+  share that holds several seats, or of batch, goes back to the queue; it reads its text again later. That costs the
+  engine time, so none goes back for a key that has a seat, nor one that went back `MOST_SENT_BACK` times.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from serve_app.engine.vllm.claim_argument import claim_of
 from serve_app.engine.vllm.sharing_scheduler import SharingScheduler
 from serve_app.fairness.claims import ANYBODY, Claim
 from serve_app.fairness.engine_time import EngineTime
-from serve_app.fairness.seats import FIRST, seating
+from serve_app.fairness.seats import Seating, seating
+
+MOST_SENT_BACK: Final = 2
+"""A request that went back so often, for whatever reason, makes room for nobody any more."""
 
 
 class FairScheduler(SharingScheduler):
@@ -36,8 +41,8 @@ class FairScheduler(SharingScheduler):
         self._engine_time = EngineTime()
         self._all_seats: int = self.max_num_active_reqs
         self._own_threshold: int = self.scheduler_config.long_prefill_token_threshold
-        self._first_waits = False
-        """Whether the last step left a request of the first rank waiting, though it had time for it."""
+        self._left: frozenset[str] = frozenset()
+        """Requests that the last step left waiting, though it had time for more."""
 
     def add_request(self, request: Request) -> None:
         """See vLLM."""
@@ -53,51 +58,76 @@ class FairScheduler(SharingScheduler):
         if self._claims:
             self._put_in_order()
         scheduled = super().schedule(*args, **kwargs)
-        self._first_waits = bool(self._claims) and self._left_waiting(scheduled)
-        return scheduled
-
-    def _left_waiting(self, scheduled: SchedulerOutput) -> bool:
-        if not self.waiting:
-            return False
-        head = self.waiting.peek_request()
         # vLLM counts a request's drafts of the next step against this one.
         tokens = scheduled.total_num_scheduled_tokens + len(self.running) * self.num_spec_tokens
-        ready = head not in self.deferred_waiting  # for its grammar, or the end of a step that it was taken out of
-        return head.priority == FIRST and ready and tokens < self.max_num_scheduled_tokens
+        has_time = bool(self._claims) and tokens < self.max_num_scheduled_tokens
+        self._left = frozenset(request.request_id for request in self.waiting) if has_time else frozenset()
+        return scheduled
 
     def _put_in_order(self) -> None:
         present = {claim.tenant for claim in self._claims.values() if claim.tenant is not None}
         over = self._engine_time.over_share(present)
-        if self._first_waits and self.running:
-            self._make_room(over)
-        waiting = sorted(self.waiting, key=lambda request: request.arrival_time)
-        seated = [(request.request_id, self._claim(request)) for request in self.running]
-        queued = [(request.request_id, self._claim(request)) for request in waiting]
-        order = seating(seated, queued, self._all_seats, over)
+        order = self._seating(over)
+        if self._make_room(order):
+            order = self._seating(over)
         self.max_num_active_reqs = order.seats
+        waiting = sorted(self.waiting, key=lambda request: request.arrival_time)
         self.waiting.remove_requests(waiting)  # before their ranks change, on which its heap relies
         for request in (*self.running, *waiting):
             request.priority = order.ranks[request.request_id]
         for request in waiting:
             self.waiting.add_request(request)
-        if waiting or any(map(_reads, self.running)):
-            self._share_prompts(over)
+        self._share_prompts(over, order.seats - len(self.running))
 
-    def _make_room(self, over: frozenset[str]) -> None:
-        """Send the last request back to the queue, if it stands back."""
-        last = max(self.running, key=lambda request: (request.priority, request.arrival_time))
-        if self._stands_back(last, over) and self._request_blocks_can_be_freed(last):
-            self.running.remove(last)
-            self._preempt_request(last, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
-            # It may be back in this very step, for which the V1 runner must not take it for one that went on.
-            self.prev_step_scheduled_req_ids.discard(last.request_id)
+    def _seating(self, over: frozenset[str]) -> Seating:
+        waiting = sorted(self.waiting, key=lambda request: request.arrival_time)
+        seated = [(request.request_id, self._claim(request)) for request in self.running]
+        queued = [(request.request_id, self._claim(request)) for request in waiting]
+        settled = {one.request_id for one in self.running if one.num_preemptions >= MOST_SENT_BACK}
+        return seating(seated, queued, self._all_seats, over, settled)
 
-    def _share_prompts(self, over: frozenset[str]) -> None:
-        """Give each prompt an equal part of the step, if some keys' would leave no room for the others'."""
+    def _make_room(self, order: Seating) -> bool:
+        """Send one request back to the queue, if a key without a seat was left waiting; return whether it did."""
+        ready = (one for one in self.waiting if one.request_id in order.seatless & self._left and self._is_ready(one))
+        if next(ready, None) is None:
+            return False
+        replaceable = [one for one in self.running if one.request_id in order.replaceable]
+        if not replaceable:
+            return False
+        last = max(replaceable, key=lambda request: (order.ranks[request.request_id], request.arrival_time))
+        if not self._request_blocks_can_be_freed(last):
+            return False
+        self.running.remove(last)
+        self._preempt_request(last, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
+        # It may be back in this very step, for which the V1 runner must not take it for one that went on.
+        self.prev_step_scheduled_req_ids.discard(last.request_id)
+        return True
+
+    def _is_ready(self, request: Request) -> bool:
+        """Return whether a request that waits would begin if there was room.
+
+        vLLM finds out that a grammar is ready when it looks at the request, and with all seats taken it looks at none.
+        """
+        if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            return bool(self._handle_blocked_waiting_request(request))
+        if request.num_stale_output_tokens and not request.drop_stale_output:
+            return False
+        return request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+
+    def _share_prompts(self, over: frozenset[str], free: int) -> None:
+        """Give each prompt an equal part of the step, if some keys' would leave no room for the others'.
+
+        Args:
+            over: keys over their share.
+            free: seats for those that wait.
+        """
         reading = [request for request in self.running if _reads(request)]
         behind = [request for request in reading if self._stands_back(request, over)]
-        before = [one for one in (*reading, *self.waiting) if not self._stands_back(one, over)]
-        if not behind or not before:
+        if not behind:
+            return
+        coming = islice(self.waiting, free)
+        before = [one for one in (*reading, *coming) if not self._stands_back(one, over)]
+        if not before:
             return
         each = max(1, self.max_num_scheduled_tokens // (len(behind) + len(before)))
         own = self._own_threshold

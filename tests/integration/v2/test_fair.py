@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from serve_app.engine.vllm.claim_argument import claim_of, put_claim
+from serve_app.engine.vllm.fair_scheduler import MOST_SENT_BACK
 from serve_app.fairness.claims import ANYBODY, Claim
 from tests.support.scheduler_driver import Driver, scheduler_config
 
@@ -100,6 +101,78 @@ def test_batch_requests_leave_a_quarter_of_the_seats_and_wait_behind_all_others(
     add(driver, "large", LARGE)
     add(driver, "batch 9", BATCH)
     assert set(step(driver)) - {f"batch {number}" for number in range(6)} == {"large"}
+
+
+def keep_busy(driver: Driver, keys: int, streams: int, steps: int, **request: int) -> int:
+    """Let so many keys keep so many streams each; return how often a request was sent back."""
+    names: dict[str, Claim] = {}
+    count = sent_back = 0
+    for _ in range(steps):
+        for key in range(keys):
+            while sum(claim.tenant == f"key {key}" for claim in names.values()) < streams:
+                names[name := f"request {(count := count + 1)}"] = Claim(f"key {key}")
+                add(driver, name, names[name], **request)
+        before = dict(driver.scheduler.requests)
+        step(driver)
+        for name in [name for name in names if name not in driver.scheduler.requests]:
+            sent_back += before[name].num_preemptions
+            del names[name]
+    return sent_back + sum(int(request.num_preemptions) for request in driver.scheduler.requests.values())
+
+
+def test_equal_keys_do_not_send_each_others_requests_back_where_seats_are_few(config: Any) -> None:
+    assert keep_busy(Driver(config), keys=12, streams=1, steps=150, max_tokens=20) == 0
+
+
+def test_keys_with_many_streams_send_few_back_where_memory_is_short(config: Any) -> None:
+    """There is memory for about four at a time. vLLM itself takes it back once in a while, as without keys."""
+    assert keep_busy(Driver(config, blocks=20), keys=2, streams=8, steps=200, prompt=30, max_tokens=40) < 30
+
+
+def test_a_request_makes_room_for_others_twice_at_most(config: Any) -> None:
+    driver = Driver(config, blocks=200)
+    for number in range(SEATS - 1):
+        add(driver, f"large {number}", LARGE, max_tokens=120)
+    step(driver)
+    for number in range(17):
+        for twin in "ab":  # one gets the kept seat, the other the last of the large key's
+            add(driver, f"new {number}{twin}", Claim(f"new {number}{twin}"), max_tokens=2)
+        for _ in range(6):
+            step(driver)
+    requests = driver.scheduler.requests
+    sent_back = [requests[f"large {number}"].num_preemptions for number in range(SEATS - 1)]
+    assert sent_back == [MOST_SENT_BACK] * (SEATS - 1)
+
+
+class NoGrammarYet:
+    """Stands for a request's structured output, whose grammar is being compiled."""
+
+    grammar: object = None
+
+
+def test_a_request_whose_grammar_became_ready_late_gets_room_and_hides_nobody_before(config: Any) -> None:
+    from vllm.v1.request import RequestStatus
+
+    driver = Driver(config)
+    for number in range(12):
+        add(driver, f"large {number}", LARGE)
+    step(driver)
+    add(driver, "second", SMALL)
+    step(driver)  # all seats are taken
+    add(driver, "grammar", Claim("third"))
+    request = driver.scheduler.requests["grammar"]
+    request.structured_output_request = grammar = NoGrammarYet()
+    request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    for _ in range(3):
+        assert "grammar" not in step(driver)
+    assert all(request.num_preemptions == 0 for request in driver.scheduler.requests.values())
+    add(driver, "plain", Claim("fourth"))
+    step(driver)
+    assert "plain" in step(driver)
+    grammar.grammar = object()
+    driver.scheduler.schedule()
+    request.structured_output_request = None
+    assert request.status == RequestStatus.RUNNING
 
 
 def test_a_short_prompt_is_read_at_once_beside_long_ones_of_a_key_over_its_share(config: Any) -> None:

@@ -32,16 +32,28 @@ def test_equal_users_are_not_over_it() -> None:
     assert time.over_share({"one", "other"}) == frozenset()
 
 
+def test_who_is_over_it_does_not_change_with_every_step() -> None:
+    time = EngineTime()
+    time.use({"one": 2.0, "other": 1.0}, 0.0)
+    assert time.over_share({"one", "other"}) == frozenset()  # above the mean, not clearly
+    time.use({"one": 2.0}, 0.0)
+    assert time.over_share({"one", "other"}) == {"one"}  # 4 of 5
+    time.use({"other": 2.0}, 0.0)
+    assert time.over_share({"one", "other"}) == {"one"}  # 4 of 7: still above the mean
+    time.use({"other": 2.0}, 0.0)
+    assert time.over_share({"one", "other"}) == frozenset()
+
+
 def test_whoever_is_absent_has_no_share() -> None:
     time = EngineTime()
-    time.use({"one": 3.0, "other": 2.0, "absent": 100.0}, 0.0)
+    time.use({"one": 7.0, "other": 2.0, "absent": 100.0}, 0.0)
     assert time.over_share({"one", "other"}) == {"one"}
 
 
 def test_what_was_used_is_forgotten() -> None:
     time = EngineTime()
     time.use({"early": 10.0}, 0.0)
-    time.use({"late": 3.0}, FORGET_S)  # 10 / e = 3.7 are left of the early one's
+    time.use({"late": 1.0}, FORGET_S)  # 10 / e = 3.7 are left of the early one's
     assert time.over_share({"early", "late"}) == {"early"}
     time.use({"late": 0.0}, 30 * FORGET_S)
     assert time._used_s == pytest.approx({"late": 0.0}, abs=1e-9)

@@ -59,6 +59,16 @@ def test_a_request_of_several_sequences_needs_room_for_all() -> None:
     assert not holders.may_take(LARGE, 32, 3)
 
 
+def test_a_request_of_more_sequences_than_are_kept_gets_no_kept_place() -> None:
+    holders = Holders()
+    fill(holders, LARGE, 320)
+    assert holders.all == 280
+    assert not holders.may_take(SMALL, 320, 41)
+    assert holders.may_take(SMALL, 320, 40)
+    holders.take(Claim("third"), 1)
+    assert not holders.may_take(SMALL, 320, 40)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from([LARGE, SMALL, BATCH, Claim("third")]), st.integers(1, 3)), max_size=60),
     st.integers(2, 64),

@@ -149,7 +149,31 @@ async def test_a_request_that_a_replica_sent_back_frees_its_place_once_for_each_
     for _ in range(3):  # once more than it was sent
         waiting.router.on_request_completed(ReplicaID("a", TIER), "one")
     assert waiting.router._turns.holders.all == 0
-    assert (waiting.router._claims, waiting.router._sent) == ({}, {})
+    assert waiting.router._sent == {}
+
+
+async def test_what_runs_at_a_replica_that_drains_takes_no_place_of_those_that_remain(waiting: Waiting) -> None:
+    waiting.router.update_replicas([Replica("a", 4)])
+    for number in range(3):
+        await waiting.send(f"large {number}", LARGE)
+    waiting.router.update_replicas([Replica("b", 4)])
+    for number in range(3):
+        await waiting.send(f"new {number}", LARGE)
+    assert waiting.sent == [*(f"large {number}" for number in range(3)), *(f"new {number}" for number in range(3))]
+    await waiting.end("large 0")
+    assert waiting.router._turns.holders.all == 3
+
+
+async def test_a_call_that_wakes_a_tier_takes_no_place_and_frees_no_other(waiting: Waiting) -> None:
+    waiting.router.update_replicas([Replica("a", 8)])
+    metadata = RequestMetadata(request_id="one", internal_request_id="one")
+    await waiting.router._choose_replica_for_request(PendingRequest([], {}, metadata))
+    assert waiting.router._turns.holders.all == 0
+    await waiting.send("one", LARGE)
+    assert waiting.router._turns.holders.all == 1
+    for _ in range(2):
+        waiting.router.on_request_completed(ReplicaID("a", TIER), "one")
+    assert (waiting.router._turns.holders.all, waiting.router._turns.holders.of(LARGE)) == (0, 0)
 
 
 async def test_without_keys_nothing_waits_but_for_serve_itself(waiting: Waiting) -> None:
