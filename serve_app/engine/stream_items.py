@@ -94,7 +94,8 @@ async def _http_items(
                         yield before
                     yield _failure(engine)
                     return
-                elif (run := watch.take()) is not None:
+                # Not at a tick: the engine may be done before the response has begun.
+                elif item and (run := watch.take()) is not None:
                     yield run
                 yield item
     except EngineError as refusal:

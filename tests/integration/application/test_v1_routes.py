@@ -63,7 +63,7 @@ def test_model_null_is_auto(api: Api) -> None:
     [
         ("/v1/completions", {"prompt": ["x"] * 1024, "n": 16384}, "max_sequences = 64"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 65}, "max_sequences = 64"),
-        ("/v1/completions", {"prompt": "x", "priority": -1}, "priority: unknown key"),
+        ("/v1/completions", {"prompt": "x", "priority": -1}, "priority: Input should be 'normal' or 'batch', got -1"),
         ("/v1/completions", {"prompt": "x", "kv_transfer_params": {}}, "kv_transfer_params: unknown key"),
         ("/v1/completions", {"prompt": "x", "repetition_detection": {}}, "repetition_detection: unknown key"),
         ("/v1/completions", {"prompt": "x", "vllm_xargs": {"speculation_other": 1}}, "vllm_xargs: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
@@ -13,8 +14,19 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.errors import Failure
-from serve_app.engine.interface import Admitted, Engine, EngineError, EngineItem, Finished, SpecStats, Token
-from serve_app.engine.stream_items import StreamItem, errors_first, http_items, stream_items
+from serve_app.engine.http_runs import current_run
+from serve_app.engine.interface import (
+    Admitted,
+    Engine,
+    EngineError,
+    EngineItem,
+    Finished,
+    HttpProgress,
+    HttpRun,
+    SpecStats,
+    Token,
+)
+from serve_app.engine.stream_items import PROGRESS_EVERY_S, StreamItem, errors_first, http_items, stream_items
 from serve_app.transport.asgi_call import HttpCall, ResponseStart
 from tests.support.requests import generation
 from tests.support.streams import Script, Wait, batch, step
@@ -124,6 +136,23 @@ async def test_a_stream_of_the_http_application_whose_engine_dies_says_so_too(er
     failure = Failure("engine_dead", "the engine has died", 503, True)
     # Pieces that come together are one item.
     assert items[1:] == ([b"data: {}\n\n", failure] if dead else [b"data: {}\n\n" + error])
+
+
+async def test_an_answer_that_is_late_after_its_engine_was_done_begins_with_its_start() -> None:
+    """The engine's run is complete before the application has written anything, and a tick comes in between."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        run = current_run()
+        assert run is not None
+        run.admitted()
+        run.finished(FINISHED)
+        await asyncio.sleep(3 * PROGRESS_EVERY_S)
+        await JSONResponse({})(scope, receive, send)
+
+    engine = ScriptedEngine([])
+    items = [item async for item in http_items(cast(Engine, engine), app, CALL)]
+    kinds = [type(item) for item in items if not isinstance(item, HttpProgress)]
+    assert kinds == [ResponseStart, HttpRun, bytes]
 
 
 async def test_closing_it_midway_closes_the_engines_stream_at_once() -> None:
