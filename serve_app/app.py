@@ -21,10 +21,12 @@ from cluster.gpu_environment import gpu_environment
 from cluster.observability.series import SCALING_ACTIONS, SCALING_GAUGES
 from cluster.pool.deployment import GpuPool
 from cluster.profiles.auto import choose_profile, count_gpus
+from router.agent.settings import never_asked
 from router.registry import Profile, Tier, TierName
 from serve_app.admission.open_requests import SPARE_REQUESTS
 from serve_app.api.ingress import Ingress
 from serve_app.auth.listening import raise_if_open
+from serve_app.auth.settings import DEFAULT_CAP
 from serve_app.config import AppConfig, load_config
 from serve_app.engine.deployment import EngineDeployment
 
@@ -47,7 +49,8 @@ def build(args: dict[str, Any]) -> Application:
         # The host in a config file has no effect where Serve runs already.
         raise_if_open(config.auth, client.http_config.host, "http_options.host of the running Serve")
     logger.info("profile %s: %s", config.profile, config.profile_reason)
-    for problem in profile_problems(config):
+    unasked = never_asked(config.agent, {DEFAULT_CAP: config.auth.default_limits.agent_usd_per_day})
+    for problem in (*profile_problems(config), *unasked):
         logger.warning("%s", problem)
     return build_app(config)
 

@@ -12,13 +12,14 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from cluster.catalogue.problems import profile_problems
 from cluster.profiles.reading import read_yaml, validate_profile
+from router.agent.settings import AgentSettings, never_asked
 from router.difficulty.gain_model import load_gain_model
 from router.errors import ConfigError, unknown_keys
 from router.registry import TIER_NAMES, Profile
 from serve_app.auth.key_file import load_keys
 from serve_app.auth.keys import utc_now
 from serve_app.auth.listening import raise_if_open
-from serve_app.auth.settings import AuthSettings
+from serve_app.auth.settings import DEFAULT_CAP, AuthSettings
 from serve_app.config import load_config
 from serve_app.engine.vllm.known_arguments import argument_problems
 
@@ -71,7 +72,7 @@ def check(path: Path) -> list[str]:
                 _check_gain_model(config, f"{path}: args")
                 lines.append(f"{path}: {application.name}: valid with profile {name}")
                 lines += _warnings(config)
-            lines += keys_warnings(application)
+            lines += application_warnings(application)
     if not lines:
         raise ConfigError(f"{path}: applications: none has import_path {IMPORT_PATH}")
     return lines
@@ -95,21 +96,28 @@ def _warnings(profile: Profile) -> list[str]:
     return [f"warning: {problem}" for problem in (*profile_problems(profile), *argument_problems(profile))]
 
 
-def keys_warnings(application: ServeApplicationSchema) -> list[str]:
-    """Return what is wrong with the keys file that an application names, as seen from this machine.
+def application_warnings(application: ServeApplicationSchema) -> list[str]:
+    """Return what is wrong with the keys file that an application names, as seen from this machine, and with the
+    agent's daily caps.
 
     Args:
         application: of ours, with valid args.
     """
     auth = AuthSettings.model_validate(application.args.get("auth", {}))
-    if auth.mode == "off":
-        return []
-    # No error: the file may be on other machines than this one.
-    try:
-        valid = [key for key in load_keys(auth.keys_path).keys if key.valid(utc_now())]
-    except ConfigError as error:
-        return [f"warning: auth.keys_file: {error}"]
-    return [] if valid else [f"warning: auth.keys_file: {auth.keys_path} has no valid key: nobody would be let in"]
+    agent = AgentSettings.model_validate(application.args.get("agent", {}))
+    caps, problems = {DEFAULT_CAP: auth.default_limits.agent_usd_per_day}, []
+    if auth.mode == "keys":
+        # No error: the file may be on other machines than this one.
+        try:
+            valid = [key for key in load_keys(auth.keys_path).keys if key.valid(utc_now())]
+        except ConfigError as error:
+            problems.append(f"auth.keys_file: {error}")
+        else:
+            if not valid:
+                problems.append(f"auth.keys_file: {auth.keys_path} has no valid key: nobody would be let in")
+            own = [(key, key.limits.agent_usd_per_day) for key in valid if key.limits is not None]
+            caps |= {f"agent_usd_per_day of key {key.id} ({key.name})": usd for key, usd in own}
+    return [f"warning: {problem}" for problem in (*problems, *never_asked(agent, caps))]
 
 
 def _check_names(path: Path, application: ServeApplicationSchema) -> None:

@@ -34,6 +34,11 @@ class Account(NamedTuple):
     holder: str
     limit: str
 
+    @property
+    def is_money(self) -> bool:
+        """Whether it is of dollars and not of a count, which has no parts."""
+        return self.limit.endswith("usd_per_day")
+
 
 class Use(NamedTuple):
     """An amount that was used."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -54,6 +55,7 @@ class AgentSettings(Frozen):
         default=None,
         ge=0,
         allow_inf_nan=False,
+        strict=True,
         description="Most that the agent may cost for all requests from 00:00 UTC to the next, USD; null: no limit. At "
         "it, answers come without the agent.",
     )
@@ -88,3 +90,20 @@ def active_mode(settings: AgentSettings, *, has_key: bool, mock: bool) -> Active
     if settings.mode == "auto":
         return "single_shot" if has_key and not mock else None
     return settings.mode
+
+
+def never_asked(settings: AgentSettings, caps: Mapping[str, float | None]) -> list[str]:
+    """Return a line for each daily cap that has no room for one request, so that the agent is never asked.
+
+    Args:
+        settings: of the agent.
+        caps: beside `usd_per_day`, USD by where they are set; None: no cap. 0 says what it does.
+    """
+    if settings.mode == "off":
+        return []
+    return [
+        f"{where}: {usd:g} USD is below agent.budget_usd = {settings.budget_usd:g}, which is held for each request: "
+        "the agent is never asked"
+        for where, usd in {"agent.usd_per_day": settings.usd_per_day, **caps}.items()
+        if usd is not None and 0 < usd < settings.budget_usd
+    ]

@@ -30,7 +30,7 @@ class Allowance:
 
     Args:
         account: which.
-        most: the limit; it changes with the keys file.
+        most: the limit; it changes with the keys file, when a request comes.
         replicas: how many ingress replicas there are.
     """
 
@@ -48,8 +48,14 @@ class Allowance:
     """A second; what was taken in it, and in the one before."""
     _stated_s: float = -math.inf
     _granted: tuple[float, Grant] | None = None
+    _known_until_s: float = -math.inf
     _said: bool = True
     """Whether the pool knows all that was used."""
+
+    def limit(self, most: float) -> None:
+        """Set the limit. What was granted under another is not used: the pool is asked again."""
+        if most != self.most:
+            self.most, self._free_until_s, self._known_until_s = most, -math.inf, -math.inf
 
     def hold(self, amount: float, now_s: float) -> None:
         """Hold an amount, of what is free or may be had alone."""
@@ -70,7 +76,7 @@ class Allowance:
         The sum of all parts is the limit; of a count each has one at least. What the others were last known to have
         counts too.
         """
-        part = self.most / self.replicas if self.most < 1 else max(1.0, self.most / self.replicas)
+        part = max(0.0 if self.account.is_money else 1.0, self.most / self.replicas)
         own = self.used(now_s) + self.held
         return min(part, self.most - self._others(now_s)) - own
 
@@ -85,7 +91,7 @@ class Allowance:
         """
         self._hold_less(held)
         self._free -= amount - held
-        expires_s, self._said = math.ceil(now_s + counts_s), False
+        expires_s, self._said = math.ceil(now_s + counts_s), False  # at most a second later
         if self._uses and self._uses[-1][0] >= expires_s:
             last_s, before = self._uses.pop()
             self._uses.append((last_s, before + amount))
@@ -121,10 +127,10 @@ class Allowance:
         self._said = False
 
     def granted(self, grant: Grant, now_s: float) -> None:
-        """Take the answer to the last statement."""
+        """Take the answer to the last statement. Now it can be used, however late it came: the pool counts it."""
         self._free += grant.lease
-        self._free_until_s = self._stated_s + LEASE_S
-        self._granted = (now_s, grant)
+        self._free_until_s = max(now_s, self._stated_s + LEASE_S)
+        self._granted, self._known_until_s = (now_s, grant), now_s + LEASE_S
 
     def is_due(self, now_s: float) -> bool:
         """Return whether the pool has to hear of it although nothing is needed."""
@@ -132,14 +138,14 @@ class Allowance:
         return self.held > 0 or self._free != 0 or not self._said or is_old
 
     def knows(self, now_s: float) -> bool:
-        """Return whether what is known of the other replicas is as new as a lease."""
-        return self._granted is not None and now_s - self._granted[0] <= LEASE_S
+        """Return whether what is known of the other replicas is as new as a lease, and of this limit."""
+        return now_s <= self._known_until_s
 
     def left(self, now_s: float) -> float:
         """Return what is left of the limit, as far as is known here."""
         if self._granted is None:
             return max(0.0, self.most / self.replicas - self.used(now_s) - self.held)
-        return max(0.0, self._granted[1].left + self._free)
+        return min(self.most, max(0.0, self._granted[1].left + self._free))
 
     def retry_s(self, now_s: float) -> float | None:
         """Return when a unit is there again if nobody takes one, s; None: nobody can know, as it is held."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
@@ -23,6 +24,7 @@ from serve_app.admission.headers import request_id
 from serve_app.api.errors import ApiError, error_form, error_response
 from serve_app.api.request_record import record_of
 from serve_app.auth.identity import KeyHolder
+from serve_app.auth.key_file import FollowedKeys
 from serve_app.auth.keys import NO_LIMITS, Key, KeyLimits, utc_now
 from serve_app.pool.allowance_desk import AllowanceDesk, Want
 
@@ -36,7 +38,7 @@ ALL_KEYS: Final = ""
 USUAL_ANSWER_TOKENS: Final = 512
 """What is held for an answer whose client set no limit."""
 HELD_RETRY_S: Final = 2
-"""`Retry-After` where what lacks is held by open requests, whose end nobody knows, s."""
+"""`Retry-After` where what lacks is held by open requests, whose end nobody knows, or the pool is away, s."""
 _MARGIN_S: Final = 0.1
 """What expires at a time is sure to have expired so much later, at any replica."""
 _COUNTED: Final = {REQUESTS: "requests", TOKENS: "tokens"}
@@ -57,14 +59,14 @@ class Permit:
     Args:
         desk: of this ingress replica.
         holder: name of the key.
-        limits: of the key.
+        limits_now: returns the limits of that name. They may change while the request is open.
         agent_usd_per_day: of the application, USD; None: no limit.
         now: the time, for what is counted by the day.
     """
 
     desk: AllowanceDesk
     holder: str
-    limits: KeyLimits
+    limits_now: Callable[[], KeyLimits]
     agent_usd_per_day: float | None
     now: Callable[[], datetime]
     _held: dict[Account, float] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class Permit:
         wants = [self._want(REQUESTS, 1), self._want(CONCURRENT, 1)]
         tokens = self._want(TOKENS, 1)
         if tokens is not None:
-            allowance = self.desk.of(tokens.account, tokens.most)
+            allowance = self.desk.limited(tokens.account, tokens.most)
             now_s = self.desk.now_s()
             if not allowance.knows(now_s) or allowance.left(now_s) < 1:
                 wants.append(tokens)
@@ -104,7 +106,7 @@ class Permit:
 
     def take_tokens(self, tokens: int) -> None:
         """Count tokens that the request has taken."""
-        most = self.limits.tokens_per_minute
+        most = self.limits_now().tokens_per_minute
         if most is not None:
             self._use(self._account(TOKENS), most, tokens, MINUTE_S)
 
@@ -142,9 +144,9 @@ class Permit:
     def headers(self, *, anthropic: bool) -> dict[str, str]:
         """Return the headers that tell of the limits, in OpenAI's form, and in Anthropic's too."""
         found: dict[str, str] = {}
-        now_s = self.desk.now_s()
+        now_s, limits = self.desk.now_s(), self.limits_now()
         for limit, what in _COUNTED.items():
-            most = getattr(self.limits, limit)
+            most = getattr(limits, limit)
             if most is None:
                 continue
             allowance = self.desk.of(self._account(limit), most)
@@ -172,7 +174,7 @@ class Permit:
         """Count the request: only now is it sure that it is not refused for its tokens."""
         if not self._is_let_in:
             self._is_let_in = True
-            account, most = self._account(REQUESTS), self.limits.requests_per_minute
+            account, most = self._account(REQUESTS), self.limits_now().requests_per_minute
             if most is not None and account in self._held:
                 self._use(account, most, 1, MINUTE_S)
 
@@ -189,13 +191,16 @@ class Permit:
         lacking: list[tuple[int, str]] = []
         for want in wants:
             allowance = self.desk.of(want.account, want.most)
-            left = allowance.left(now_s)
+            most, left = allowance.most, allowance.left(now_s)
             if left < 1:
-                known_s = None if self.desk.is_alone else allowance.retry_s(now_s)
-                after_s = HELD_RETRY_S if known_s is None else max(1, math.ceil(known_s + _MARGIN_S))
-                limit, used = want.account.limit, math.ceil(want.most - left)
+                limit, used = want.account.limit, math.ceil(most - left)
+                known_s = allowance.retry_s(now_s)
+                if known_s is None and limit == REQUESTS:
+                    known_s = MINUTE_S + 1  # what is held of these is just being let in, and will count for so long
+                is_known = known_s is not None and not self.desk.is_alone
+                after_s = max(1, math.ceil((known_s or 0) + _MARGIN_S)) if is_known else HELD_RETRY_S
                 may, has = _WORDS[limit]
-                may = may.format(f"{int(want.most)}", "" if want.most == 1 else "s")
+                may = may.format(f"{int(most)}", "" if most == 1 else "s")
                 why = f"key {self.holder} may {may} ({limit}) and {has} {used}"
                 lacking.append((after_s, why))
         unknown = f"what key {self.holder} has left of its limits cannot be looked up for a moment"
@@ -204,12 +209,12 @@ class Permit:
         return ApiError("rate_limit_exceeded", message, status=429, retryable=True, retry_after_s=after_s)
 
     def _purses(self) -> list[tuple[Account, float]]:
-        found = [(self._account(KEY_USD), self.limits.agent_usd_per_day)]
+        found = [(self._account(KEY_USD), self.limits_now().agent_usd_per_day)]
         found.append((Account(ALL_KEYS, ALL_USD), self.agent_usd_per_day))
         return [(account, most) for account, most in found if most is not None]
 
     def _close_purse(self) -> None:
-        for account, _ in self._purses():
+        for account in (self._account(KEY_USD), Account(ALL_KEYS, ALL_USD)):  # also of a limit that is there no more
             self._give_back(account)
 
     def _use(self, account: Account, most: float, amount: float, counts_s: float) -> None:
@@ -227,7 +232,7 @@ class Permit:
         return Account(self.holder, limit)
 
     def _want(self, limit: str, amount: float) -> Want | None:
-        most = getattr(self.limits, limit)
+        most = getattr(self.limits_now(), limit)
         return None if most is None else Want(self._account(limit), most, min(amount, most), 1)
 
 
@@ -246,6 +251,7 @@ class KeyLimiter:
     Args:
         desk: of this ingress replica.
         routes: paths whose POST requests are limited.
+        keys: of the file; None: nobody is asked for one.
         default: limits of keys that have none of their own.
         agent_usd_per_day: what the router agent may cost for all, USD; None: no limit.
         now: the time.
@@ -253,6 +259,7 @@ class KeyLimiter:
 
     desk: AllowanceDesk
     routes: frozenset[str]
+    keys: FollowedKeys | None
     default: KeyLimits
     agent_usd_per_day: float | None
     now: Callable[[], datetime] = utc_now
@@ -290,8 +297,13 @@ class KeyLimiter:
         return limited
 
     def _permit(self, key: Key | None) -> Permit:
-        limits = NO_LIMITS if key is None else self.default if key.limits is None else key.limits
-        return Permit(self.desk, "" if key is None else key.name, limits, self.agent_usd_per_day, self.now)
+        holder, limits_now = "" if key is None else key.name, partial(self._limits, key)
+        return Permit(self.desk, holder, limits_now, self.agent_usd_per_day, self.now)
+
+    def _limits(self, key: Key | None) -> KeyLimits:
+        """Return the limits of a key as the file has them now."""
+        ring = None if self.keys is None else self.keys.ring
+        return NO_LIMITS if key is None or ring is None else ring.limits(key, self.default, self.now())
 
 
 def permit_of(scope: Scope) -> Permit:

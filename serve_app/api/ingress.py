@@ -129,7 +129,7 @@ class Ingress:
             lambda number, statements: pool.lease.remote(replica_id, number, statements), config.ingress.replicas
         )
         routes, usd_per_day = frozenset(series.ROUTES), config.agent.usd_per_day
-        self._limiter = KeyLimiter(self._desk, routes, config.auth.default_limits, usd_per_day)
+        self._limiter = KeyLimiter(self._desk, routes, self._keys, config.auth.default_limits, usd_per_day)
         drain = Drain(pool, replica_id, self._open)
         self._metrics = ReplicaMetrics(
             "ingress", pool, replica_id, lambda meter: meter.set(series.OPEN_REQUESTS, self._open.count)

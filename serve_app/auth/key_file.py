@@ -19,7 +19,7 @@ from typing import Final
 
 from cluster.supervision import Supervised
 from router.errors import ConfigError
-from serve_app.auth.keys import MOST_KEYS, KeyList, KeyRing, read_key_list
+from serve_app.auth.keys import MOST_KEYS, KeyList, KeyRing, read_key_list, utc_now
 
 logger = logging.getLogger("ray.serve")
 
@@ -137,5 +137,5 @@ class FollowedKeys:
         if self.ring is not None and raw == self._seen:
             return
         listed = read_key_list(raw, str(self._path))
-        self.ring, self._seen = KeyRing.of(listed), raw
+        self.ring, self._seen = KeyRing.of(listed, utc_now()), raw
         logger.info("keys file %s: %d keys", self._path, len(listed.keys))

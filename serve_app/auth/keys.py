@@ -13,7 +13,7 @@ import hmac
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal, NamedTuple, get_args
@@ -42,7 +42,7 @@ _NOBODYS: Final = hashlib.sha256(secrets.token_bytes(_SECRET_BYTES)).hexdigest()
 
 
 class KeyLimits(Frozen):
-    """How much a key may take. Keys of one name, as a rotation leaves them, take from the same limits."""
+    """How much a key may take. Keys of one name, as a rotation leaves them, take from the same limits: the smallest."""
 
     requests_per_minute: int | None = Field(
         default=None, ge=1, le=MOST_COUNTED, strict=True, description="Requests in any minute; null: no limit."
@@ -65,6 +65,7 @@ class KeyLimits(Frozen):
         default=None,
         ge=0,
         allow_inf_nan=False,
+        strict=True,
         description="Most that the router agent may cost from 00:00 UTC to the next, USD; null: no limit.",
     )
 
@@ -77,6 +78,13 @@ class KeyLimits(Frozen):
             "agent_usd_per_day": "agent USD/day",
         }
         return ", ".join(f"{value:,} {words[name]}" for name, value in self if value is not None) or "none"
+
+    @classmethod
+    def smallest(cls, all_of_them: Sequence[KeyLimits]) -> KeyLimits:
+        """Return the smallest of each limit; None where none has it."""
+        by_name = {name: [getattr(one, name) for one in all_of_them] for name in cls.model_fields}
+        least = {name: min((one for one in each if one is not None), default=None) for name, each in by_name.items()}
+        return cls.model_validate(least)
 
 
 NO_LIMITS: Final = KeyLimits()
@@ -211,11 +219,17 @@ class KeyRing:
 
     keys: Mapping[str, Key]
     """By id."""
+    named: Mapping[str, Sequence[Key]]
+    """By name, without those that had ended when the ring was made: of daily rotations that would be 90 to look at."""
 
     @classmethod
-    def of(cls, listed: KeyList) -> KeyRing:
+    def of(cls, listed: KeyList, now: datetime) -> KeyRing:
         """Return the ring of a list."""
-        return cls({key.id: key for key in listed.keys})
+        named: dict[str, list[Key]] = {}
+        for key in listed.keys:
+            if key.valid(now):
+                named.setdefault(key.name, []).append(key)
+        return cls({key.id: key for key in listed.keys}, named)
 
     def holder(self, sent: str, now: datetime) -> Key | None:
         """Return the key that a client sent; None: it is malformed, unknown, revoked or expired.
@@ -226,6 +240,18 @@ class KeyRing:
         key = self.keys.get(match[1]) if match else None
         same = hmac.compare_digest(_hash(sent), _NOBODYS if key is None else key.sha256)
         return key if same and key is not None and key.valid(now) else None
+
+    def limits(self, key: Key, default: KeyLimits, now: datetime) -> KeyLimits:
+        """Return what a key may take: the smallest limits of all valid keys of its name, which share what they use.
+
+        Args:
+            key: that was let in. Where no key of its name is valid any more, its own limits hold until it ends.
+            default: limits of keys that have none of their own.
+            now: the time.
+        """
+        valid = [one for one in self.named.get(key.name, ()) if one.valid(now)] or [key]
+        limits = [default if one.limits is None else one.limits for one in valid]
+        return limits[0] if len(limits) == 1 else KeyLimits.smallest(limits)
 
 
 def _hash(key: str) -> str:

@@ -13,6 +13,8 @@ from serve_app.auth.keys import NO_LIMITS, KeyLimits
 
 AuthMode = Literal["off", "keys"]
 ANY: Final = "*"
+DEFAULT_CAP: Final = "auth.default_limits.agent_usd_per_day"
+"""Where the agent's daily cap of keys without limits of their own is set."""
 DEFAULT_KEYS_FILE: Final = "~/.config/power-lever/keys.json"
 _HOST: Final = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s*A-Z]+")

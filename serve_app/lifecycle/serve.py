@@ -35,7 +35,7 @@ from router.agent.leaving import Leaving, leaving
 from router.agent.settings import AgentSettings
 from router.application_key import key_headers
 from router.errors import ConfigError
-from serve_app.check_config import IMPORT_PATH, check, keys_warnings, read_serve_config
+from serve_app.check_config import IMPORT_PATH, application_warnings, check, read_serve_config
 from serve_app.cli.application import KeyNeededError, read_tiers_view
 from serve_app.lifecycle.greeting import (
     WITHOUT_KEY,
@@ -80,7 +80,7 @@ def serve_file(path: Path, address: str | None) -> int:
         raise_if_taken(config.http_options.host, config.http_options.port)
     ours = [app for app in config.applications if app.import_path == IMPORT_PATH]
     key_headers(os.environ)  # `_watch` takes any later error for an application that does not answer yet
-    for warning in (each for app in ours for each in keys_warnings(app)):
+    for warning in (each for app in ours for each in application_warnings(app)):
         _print_line(warning)
     signals = StopSignals()
     signals.listen()

@@ -1,9 +1,9 @@
 """Where the requests of an ingress replica get what keys may take: from leases, which the pool gives and renews.
 
-A request whose lease is not enough waits for one answer of the pool, with all others that came meanwhile. While the
-pool does not answer, nobody waits: each replica lets in its equal part of every limit, so the sum still holds. That is
-neither open, which an overload of the pool would make of any limit, nor shut, which would make of the pool's restart an
-outage.
+A request whose lease is not enough waits for one answer of the pool, with all others that came meanwhile. Once the
+pool was found to be away, nobody waits until it answers again: each replica lets in its equal part of every limit, so
+the sum still holds. That is neither open, which an overload of the pool would make of any limit, nor shut, which would
+make of the pool's restart an outage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from cluster.supervision import Supervised
 from serve_app.admission.allowance import Allowance
 from serve_app.transport.ray_errors import RAY_ERRORS
 
-ANSWER_WITHIN_S: Final = 1.0
-"""Longest wait of a request for the pool, s. An answer takes some milliseconds, on a machine that is much too busy a
-good part of a second."""
+ANSWER_WITHIN_S: Final = 4.0
+"""A pool that has not answered for so long is away, s. An answer takes some milliseconds, on a machine that is much too
+busy a second or two. Two of them and a renewal take less than `GONE_AFTER_S`: what a late answer grants still counts in
+the pool when it is used."""
+_LONGEST_WAIT_S: Final = 2 * ANSWER_WITHIN_S
+"""Of a request for its answer, s: a question may be under way when it comes."""
+_LAST_WITHIN_S: Final = 1.0
+"""How long a replica that ends waits for the pool to hear its last statement, s."""
 _ROUNDING: Final = 1e-9
 """Relative: sums of dollars are not exact."""
 Call = Callable[[int, Sequence[Statement]], Awaitable[list[Grant]]]
@@ -32,7 +37,7 @@ class Want(NamedTuple):
 
     account: Account
     most: float
-    """The limit."""
+    """The limit, as it is now."""
     amount: float
     least: float
     """Less than this is of no use; at most `amount`."""
@@ -70,20 +75,25 @@ class AllowanceDesk:
         self.work = Supervised("ingress: allowances of keys", self._renew, away=RAY_ERRORS)
 
     def of(self, account: Account, most: float) -> Allowance:
-        """Return the allowance of an account, whose limit may have changed."""
+        """Return the allowance of an account. A new one has this limit, an old one keeps its own."""
         allowance = self._allowances.get(account)
         if allowance is None:
             allowance = self._allowances[account] = Allowance(account, most, self._replicas)
-        allowance.most = most
+        return allowance
+
+    def limited(self, account: Account, most: float) -> Allowance:
+        """Return the allowance of an account for a request that comes: from now on its limit is this."""
+        allowance = self.of(account, most)
+        allowance.limit(most)
         return allowance
 
     async def hold(self, wants: Sequence[Want]) -> list[float] | None:
-        """Hold something of each account, or nothing.
+        """Hold something of each account, or nothing. From now on their limits are those of these wants.
 
         Returns:
             How much of each; None: one has too little.
         """
-        allowances = [self.of(want.account, want.most) for want in wants]
+        allowances = [self.limited(want.account, want.most) for want in wants]
         now_s = self.now_s()
         if all(_is_enough(one.free(now_s), want.amount) for one, want in zip(allowances, wants, strict=True)):
             return self._held(wants, lambda one: one.free(now_s))
@@ -92,7 +102,7 @@ class AllowanceDesk:
             self._waiting.append(waiting)
             self._ask()
             try:
-                await asyncio.wait((waiting.answer,), timeout=ANSWER_WITHIN_S)
+                await asyncio.wait((waiting.answer,), timeout=_LONGEST_WAIT_S)
             except asyncio.CancelledError:
                 self._give_back(waiting)
                 raise
@@ -106,7 +116,7 @@ class AllowanceDesk:
     async def say_last(self) -> None:
         """Tell the pool what was used last, before this replica ends; it waits at most a second."""
         if any(one.is_due(self.now_s()) for one in self._allowances.values()):
-            await self._ask()
+            await asyncio.wait((self._ask(),), timeout=_LAST_WITHIN_S)
 
     def give_back(self, account: Account, amount: float) -> None:
         """Hold so much less of an account."""
@@ -165,14 +175,24 @@ class AllowanceDesk:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 grants = await self._call(self._number, statements)
         except RAY_ERRORS as error:
-            self._error = error
-            for statement in statements:
-                self._allowances[statement.account].lost()
-            for waiting in self._waiting:
-                waiting.answer.cancel()  # of those that have none yet
-            return
-        self._error = None
-        self._take(grants)
+            self._no_answer(error, statements)
+        except asyncio.CancelledError:
+            # Serve and gRPC cancel a call when the replica that it went to goes away.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._no_answer(TimeoutError("the call was cancelled"), statements)
+        else:
+            self._error = None
+            self._take(grants)
+
+    def _no_answer(self, error: Exception, statements: Sequence[Statement]) -> None:
+        """Note that the pool is away."""
+        self._error = error
+        for statement in statements:
+            self._allowances[statement.account].lost()
+        for waiting in self._waiting:
+            waiting.answer.cancel()  # of those that have none yet
 
     def _statements(self, asked: Sequence[_Waiting], now_s: float) -> list[Statement]:
         wants: dict[Account, list[Want]] = {}

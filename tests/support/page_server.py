@@ -20,7 +20,7 @@ from bench.load.client import HOST
 from bench.load.servers import free_port, get_status
 from router.observation import TierState
 from router.registry import TIER_NAMES, TierName
-from serve_app.auth.keys import KeyList, KeyRing
+from serve_app.auth.keys import KeyList, KeyRing, utc_now
 from serve_app.config import load_config
 from serve_app.engine.interface import GenerationRequest
 from serve_app.engine.stream_items import StreamItem, stream_items
@@ -147,7 +147,7 @@ class PageServer:
         """Let the holders of these keys in, as if the file had changed."""
         keys = self.ingress.ingress._keys
         assert keys is not None
-        keys.ring = KeyRing.of(listed)
+        keys.ring = KeyRing.of(listed, utc_now())
 
     @contextmanager
     def closed(self) -> Iterator[None]:

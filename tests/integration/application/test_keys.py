@@ -137,7 +137,7 @@ def test_a_stream_at_one_replica_takes_a_slot_at_the_other_until_its_client_leav
         assert stream.status_code == 200
         pieces = stream.iter_bytes()  # kept, as its end would close the connection
         next(pieces)
-        # At once, unless the pool takes more than a second for an answer: then a replica lets its own part in, once.
+        # At once, unless the pool is away (no answer for 4 s): then a replica lets its own part in, once.
         wait_until(lambda: {chat(locked, key).status_code for _ in range(ASKS)} == {429})
         claude = anthropic.Anthropic(base_url=locked.base_url, api_key=key, max_retries=0, timeout=PATIENCE_S)
         with claude, pytest.raises(anthropic.RateLimitError):

@@ -13,6 +13,7 @@ from router.difficulty.gain_model import load_gain_model
 from router.difficulty.pieces import PIECES_FILE
 from router.registry import TIER_NAMES
 from serve_app.__main__ import main
+from serve_app.auth.key_file import load_keys
 from serve_app.check_config import DEPLOYMENTS
 
 OURS = "applications: [{import_path: 'serve_app.app:build', "
@@ -283,6 +284,39 @@ def test_with_keys_it_may_listen_anywhere_and_a_file_without_a_valid_key_is_a_wa
     assert capsys.readouterr().out == valid + (
         f"warning: auth.keys_file: {keys} has no valid key: nobody would be let in\n"
     )
+
+
+def test_a_daily_cap_that_has_no_room_for_one_request_of_the_agent_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys.json"
+    for name, usd in (("alice", "0.001"), ("bob", "0"), ("carol", "0.006"), ("dave", "none")):
+        new = ["keys", "new", "--name", name, "--scope", "infer", "--agent-usd-per-day", usd, "--file", str(keys)]
+        assert main(new) == 0
+    alice = load_keys(keys).keys[0].id
+    auth = {"mode": "keys", "keys_file": str(keys), "default_limits": {"agent_usd_per_day": 0.002}}
+    args: dict[str, Any] = {"profile": "local", "auth": auth, "agent": {"usd_per_day": 0.004, "budget_usd": 0.005}}
+    capsys.readouterr()
+    assert main(["check", serve_config(tmp_path, args)]) == 0
+    never = "USD is below agent.budget_usd = 0.005, which is held for each request: the agent is never asked"
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"warning: agent.usd_per_day: 0.004 {never}",
+        f"warning: auth.default_limits.agent_usd_per_day: 0.002 {never}",
+        f"warning: agent_usd_per_day of key {alice} (alice): 0.001 {never}",
+    ]
+    for agent in ({"mode": "off", "usd_per_day": 0.004}, {"usd_per_day": 0.1, "budget_usd": 0.001}):
+        assert main(["check", serve_config(tmp_path, args | {"agent": agent})]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("usd", [True, "5"])
+def test_dollars_are_numbers_as_counts_are(usd: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    auth = {"mode": "keys", "default_limits": {"agent_usd_per_day": usd}}
+    args: dict[str, Any] = {"profile": "local", "auth": auth, "agent": {"usd_per_day": usd}}
+    assert main(["check", serve_config(tmp_path, args)]) == 1
+    said = capsys.readouterr().err
+    for where in ("auth.default_limits.agent_usd_per_day", "agent.usd_per_day"):
+        assert f"{where}: Input should be a valid number, got {'true' if usd is True else repr(usd)}" in said
 
 
 @pytest.mark.parametrize(

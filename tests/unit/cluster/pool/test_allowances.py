@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,11 +128,19 @@ def test_without_the_pool_the_last_that_was_known_of_the_others_counts() -> None
     assert sum(take_alone(here, 1, 2.0) for _ in range(20)) == 2
 
 
-def test_a_limit_of_one_lets_each_replica_have_one_without_the_pool_and_a_part_of_a_dollar_is_kept_to() -> None:
+def test_a_limit_of_one_lets_each_replica_have_one_without_the_pool() -> None:
     assert take_alone(Allowance(REQUESTS, 1, replicas=2), 1, 0.0)
-    usd = Allowance(Account("alice", "agent_usd_per_day"), 0.01, replicas=2)
-    assert not take_alone(usd, 0.006, 0.0)
-    assert take_alone(usd, 0.005, 0.0)
+
+
+@pytest.mark.parametrize("usd_per_day", [0.5, 1.0, 2.0, 10.0])
+@pytest.mark.parametrize("limit", ["agent_usd_per_day", "agent.usd_per_day"])
+def test_without_the_pool_all_replicas_together_spend_a_days_dollars_and_no_more(
+    limit: str, usd_per_day: float
+) -> None:
+    replicas = [Allowance(Account("", limit), usd_per_day, replicas=4) for _ in range(4)]
+    spent = [sum(take_alone(each, 0.005, 0.0) for _ in range(4000)) * 0.005 for each in replicas]
+    assert spent == [pytest.approx(usd_per_day / 4, abs=0.006)] * 4
+    assert sum(spent) <= usd_per_day + 1e-9
 
 
 def test_a_lease_ends_after_a_second() -> None:

@@ -21,7 +21,7 @@ from router.trace_steps import TraceStep
 from serve_app.admission.key_limits import HELD_RETRY_S, Permit, duration
 from serve_app.api.agent import Advisor
 from serve_app.auth.key_file import write_keys
-from serve_app.auth.keys import NO_LIMITS, KeyLimits, KeyList, NewKey, make_key, utc_now
+from serve_app.auth.keys import NO_LIMITS, Key, KeyLimits, KeyList, NewKey, make_key, utc_now
 from serve_app.config import AppConfig
 from serve_app.pool.allowance_desk import ANSWER_WITHIN_S
 from tests.support.app_config import app_config
@@ -373,6 +373,74 @@ async def test_a_changed_limit_counts_at_once_with_what_was_used_before(limited:
         assert [(await limited.ask("/api/inference")).status_code for _ in range(2)] == codes
 
 
+def change(limited: Limited, *keys: Key) -> None:
+    """As the replica sees the file within a second."""
+    write_keys(limited.path, KeyList(version=1, keys=keys))
+    followed = limited.ingress.ingress._keys
+    assert followed is not None
+    followed._take(limited.path.read_bytes())
+
+
+def with_limits(key: Key, **limits: int) -> Key:
+    return key.model_copy(update={"limits": KeyLimits(**limits)})
+
+
+@pytest.mark.parametrize("streams", [0, 1, 8])
+async def test_a_lowered_limit_counts_while_requests_run_that_came_under_the_old_one(
+    streams: int, limited: Limited
+) -> None:
+    path = "/v1/chat/completions"
+    limited.start(KeyLimits(tokens_per_minute=1_000_000)).ingress._desk.work.start()
+    await limited.ask(
+        path, CHAT | {"max_tokens": 2000, "messages": [{"role": "user", "content": "Hi stub:tokens=1500"}]}
+    )
+    running = [asyncio.ensure_future(limited.ask(path, slow(path, 400))) for _ in range(streams)]
+    await asyncio.sleep(2)
+    change(limited, with_limits(limited.alice.key, tokens_per_minute=1000))
+    answers = []
+    for _ in range(30):
+        answers.append(await limited.ask(path))
+        await asyncio.sleep(0.1)
+    assert [answer.status_code for answer in answers] == [429] * 30
+    assert {answer.headers["x-ratelimit-limit-tokens"] for answer in answers} == {"1000"}
+    for each in running:
+        each.cancel()
+    limited.ingress.ingress._desk.work.stop()
+
+
+async def test_a_running_request_counts_against_a_limit_that_was_set_after_it_came(limited: Limited) -> None:
+    path = "/v1/chat/completions"
+    limited.start(KeyLimits())
+    running = asyncio.ensure_future(limited.ask(path, slow(path, 400)))
+    await asyncio.sleep(1)
+    change(limited, with_limits(limited.alice.key, tokens_per_minute=1000))
+    await asyncio.sleep(10)
+    assert 90 <= await limited.used("tokens_per_minute") <= 110
+    running.cancel()
+
+
+async def test_a_raised_limit_counts_at_once_beside_a_running_request(limited: Limited) -> None:
+    path = "/v1/chat/completions"
+    limited.start(KeyLimits(requests_per_minute=1))
+    running = asyncio.ensure_future(limited.ask(path, slow(path, 400)))
+    await asyncio.sleep(1)
+    assert (await limited.ask(path)).status_code == 429
+    change(limited, with_limits(limited.alice.key, requests_per_minute=4))
+    assert [(await limited.ask(path)).status_code for _ in range(4)] == [200] * 3 + [429]
+    running.cancel()
+
+
+async def test_two_keys_of_a_name_have_the_smaller_limit_whichever_asks(limited: Limited) -> None:
+    limited.start(KeyLimits(requests_per_minute=1000))
+    new = make_key("alice", "infer", utc_now(), None, KeyLimits(requests_per_minute=5))
+    change(limited, limited.alice.key, new.key)
+    answers = [await limited.ask("/v1/chat/completions", key=(limited.alice, new)[turn % 2]) for turn in range(30)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 25
+    assert {answer.headers["x-ratelimit-limit-requests"] for answer in answers} == {"5"}
+    change(limited, limited.alice.key, new.key.model_copy(update={"revoked_at": utc_now()}))
+    assert (await limited.ask("/v1/chat/completions")).headers["x-ratelimit-remaining-requests"] == "994"
+
+
 async def test_a_rotated_key_takes_from_the_same_limits_as_the_old_one(limited: Limited) -> None:
     ingress = limited.start(KeyLimits(requests_per_minute=2)).ingress
     new = make_key("alice", "infer", utc_now(), None, limited.alice.key.limits)
@@ -384,6 +452,25 @@ async def test_a_rotated_key_takes_from_the_same_limits_as_the_old_one(limited: 
 
 
 # --- the pool ---
+
+
+async def test_a_burst_on_a_busy_machine_keeps_to_the_limit_and_is_told_a_true_time(limited: Limited) -> None:
+    desk = limited.start(KeyLimits(requests_per_minute=30)).ingress._desk
+    there = desk._call
+
+    async def slowly(number: int, statements: Any) -> Any:
+        grants = await there(number, statements)
+        await asyncio.sleep(2.5)
+        return grants
+
+    desk._call = slowly
+    answers = await asyncio.gather(*(limited.ask("/v1/messages/count_tokens") for _ in range(200)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert (len(answers) - len(refused), len(refused)) == (30, 170)
+    again_s = {int(answer.headers["retry-after"]) for answer in refused}
+    assert again_s <= {60, 61, 62}
+    await asyncio.sleep(max(again_s))
+    assert (await limited.ask("/v1/messages/count_tokens")).status_code == 200
 
 
 async def lost(number: int, statements: object) -> Any:
@@ -475,7 +562,7 @@ async def test_a_client_that_leaves_while_the_pool_is_asked_leaves_nothing_held(
 def permit(limited: Limited, usd: float | None, all_usd: float | None) -> Permit:
     desk = limited.ingress.ingress._desk
     limits = NO_LIMITS if usd is None else KeyLimits(agent_usd_per_day=usd)
-    return Permit(desk, "alice", limits, all_usd, utc_now)
+    return Permit(desk, "alice", lambda: limits, all_usd, utc_now)
 
 
 async def spent(limited: Limited, usd: float | None, all_usd: float | None, cost: float) -> int:

@@ -32,7 +32,7 @@ class Keys:
 
     def names(self, *sent: str, after: timedelta = timedelta()) -> list[str | None]:
         """Who holds these keys."""
-        ring = KeyRing.of(load_keys(self.path))
+        ring = KeyRing.of(load_keys(self.path), utc_now())
         found = [ring.holder(each, utc_now() + after) for each in sent]
         return [None if key is None else key.name for key in found]
 

@@ -17,8 +17,8 @@ NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 MADE = make_key("alice", "infer", NOW)
 
 
-def ring(*keys: Key) -> KeyRing:
-    return KeyRing.of(KeyList(version=1, keys=keys))
+def ring(*keys: Key, made: datetime = NOW) -> KeyRing:
+    return KeyRing.of(KeyList(version=1, keys=keys), made)
 
 
 def test_a_key_holds_its_id_and_256_random_bits_and_its_hash_alone_is_kept() -> None:
@@ -38,6 +38,35 @@ def test_a_key_is_its_holders() -> None:
     both = ring(MADE.key, other.key)
     assert both.holder(MADE.secret, NOW) == MADE.key
     assert both.holder(other.secret, NOW) == other.key
+
+
+def limited(limits: KeyLimits | None, name: str = "alice") -> Key:
+    return make_key(name, "infer", NOW, None, limits).key
+
+
+def test_of_several_valid_keys_of_a_name_the_smallest_of_each_limit_counts() -> None:
+    old, new = limited(KeyLimits(requests_per_minute=1000, max_concurrent=2)), limited(KeyLimits(requests_per_minute=5))
+    plain, bob = limited(None), limited(KeyLimits(requests_per_minute=1), name="bob")
+    default = KeyLimits(tokens_per_minute=100)
+    for key in (old, new):
+        both = KeyLimits(requests_per_minute=5, max_concurrent=2)
+        assert ring(old, new, bob).limits(key, default, NOW) == both
+        assert ring(old, new, plain, bob).limits(key, default, NOW) == both.model_copy(
+            update={"tokens_per_minute": 100}
+        )
+    assert ring(bob).limits(bob, default, NOW) == KeyLimits(requests_per_minute=1)
+
+
+def test_limits_of_a_key_that_has_ended_count_no_more_but_for_what_it_still_runs() -> None:
+    old, new = limited(KeyLimits(requests_per_minute=5)), limited(KeyLimits(requests_per_minute=1000))
+    ends = old.model_copy(update={"overlap_ends_at": NOW})
+    before = NOW - timedelta(seconds=1)
+    for made in (before, NOW):
+        both = ring(ends, new, made=made)
+        assert both.limits(new, KeyLimits(), NOW).requests_per_minute == 1000
+        assert both.limits(ends, KeyLimits(), NOW).requests_per_minute == 1000
+        assert ring(ends, made=made).limits(ends, KeyLimits(), NOW).requests_per_minute == 5
+    assert ring(ends, new, made=before).limits(new, KeyLimits(), before).requests_per_minute == 5
 
 
 NO_KEYS = {

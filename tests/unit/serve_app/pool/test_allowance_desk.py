@@ -120,6 +120,47 @@ async def test_a_silent_pool_is_waited_for_once() -> None:
     assert loop.time() == began_s
 
 
+async def test_a_busy_pool_is_waited_for_and_says_exactly_what_is_left() -> None:
+    network = Network(replicas=2, slowest_s=1.9)
+    held = await asyncio.gather(*(desk.hold(request(30)) for _ in range(100) for desk in network.desks))
+    assert sum(each is not None for each in held) == 30
+    assert not any(desk.is_alone for desk in network.desks)
+
+
+async def test_a_call_that_is_cancelled_as_the_pool_goes_away_holds_nobody_up() -> None:
+    network = Network(replicas=2)
+    desk, loop = network.desks[0], asyncio.get_running_loop()
+
+    async def cancelled(number: int, statements: Sequence[Statement]) -> list[Grant]:
+        raise asyncio.CancelledError
+
+    desk._call = cancelled
+    began_s = loop.time()
+    held = await asyncio.gather(*(desk.hold(request(10)) for _ in range(8)))
+    assert sum(each is not None for each in held) == 5
+    assert loop.time() == began_s
+    assert desk.is_alone
+
+
+async def test_a_replica_that_ends_does_not_wait_for_a_silent_pool() -> None:
+    network = Network()
+    (desk,) = network.desks
+    await desk.hold(request(10))
+    network.slowest_s, began_s = 1000, asyncio.get_running_loop().time()
+    await desk.say_last()
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(1)
+
+
+async def test_only_who_comes_sets_the_limit() -> None:
+    (desk,) = Network().desks
+    await desk.hold(request(1000, 4))
+    assert await desk.hold(request(5)) == [1]
+    desk.of(REQUESTS, 1000)  # as a request does that came under another limit
+    desk.give_back(REQUESTS, 0)
+    assert desk.of(REQUESTS, 1000).most == 5
+    assert await desk.hold(request(5)) is None
+
+
 async def test_what_is_not_used_comes_back_within_a_second() -> None:
     network = Network(replicas=2, slowest_s=0)
     one, other = network.desks
@@ -161,10 +202,11 @@ async def test_nothing_is_said_where_nothing_is_in_use() -> None:
     desk.work.stop()
 
 
+@pytest.mark.parametrize("slowest_s", [0.2, 1.9])
 @pytest.mark.parametrize("seed", range(8))
-async def test_no_minute_has_more_than_the_limit_while_the_pool_is_there(seed: int) -> None:
+async def test_no_minute_has_more_than_the_limit_while_the_pool_is_there(seed: int, slowest_s: float) -> None:
     most, chance, loop = 40, random.Random(seed), asyncio.get_running_loop()
-    network = Network(replicas=3, seed=seed, slowest_s=0.2)
+    network = Network(replicas=3, seed=seed, slowest_s=slowest_s)
     let_in: list[float] = []
 
     async def ask(desk: AllowanceDesk) -> None:
