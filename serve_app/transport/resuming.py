@@ -261,10 +261,12 @@ class RepeatingStream:
     on_progress: Callable[[HttpProgress], None] = lambda progress: None
     progress: HttpProgress = field(default=_NOTHING, init=False)
     """What the engine that answers now has done so far."""
+    read: HttpProgress = field(default=_NOTHING, init=False)
+    """What it had done when somebody read of it last; `progress` may be newer, of what had arrived at the end."""
     earlier: list[HttpProgress] = field(default_factory=list, init=False)
     """What the engines of lost replicas had done."""
     _told_s: float = field(default=0.0, init=False)
-    """When it said so, by the clock, s."""
+    """When somebody read it, by the clock, s."""
     _items: ResponseStream = field(init=False)
     _began: bool = field(default=False, init=False)
     _patience: Patience = field(init=False)
@@ -281,7 +283,7 @@ class RepeatingStream:
         until_s = self.clock() + wait_s
         try:
             while isinstance(item := await self._items.get(max(0.0, until_s - self.clock())), HttpProgress):
-                self._told_s = self.clock()
+                self.read, self._told_s = item, self.clock()
                 self._note(item)
         except ApiError as error:
             return await self._again(error)
@@ -301,7 +303,7 @@ class RepeatingStream:
         await asyncio.sleep(PAUSE_S)
         if self.progress.prompt_tokens:
             self.earlier.append(self.progress)
-        self.progress, self._told_s = _NOTHING, 0.0
+        self.progress, self.read, self._told_s = _NOTHING, _NOTHING, 0.0
         self._items = self.call()
         self._patience.called()
         return TICK

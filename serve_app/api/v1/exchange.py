@@ -76,7 +76,6 @@ class V1Exchange:
 
     async def aclose(self) -> None:
         """Stop the engine, and note what it did if that is in no `metrics`."""
-        before = self.items.progress
         await self.items.aclose()
         if self._closed:
             return
@@ -84,8 +83,9 @@ class V1Exchange:
         unbilled = [(each.completion_tokens, each.busy_s, LOST_REPLICA) for each in self.items.earlier]
         if self.record.metrics is None and did.prompt_tokens:
             tier = self.pool.observation.tier(self.plan.tier)
-            since_s = unreported_s(self.items.quiet_s, tier, waits=not before.completion_tokens)
-            busy_s = max(did.busy_s, before.busy_s + since_s)
+            read = self.items.read
+            since_s = unreported_s(self.items.quiet_s, tier, waits=not read.completion_tokens)
+            busy_s = max(did.busy_s, read.busy_s + since_s)
             unbilled.append((did.completion_tokens, busy_s, self.record.code or CLIENT_LEFT))
             self.record.estimated = True
         self.record.unbilled = [Leg(self.plan.tier, self.plan.entry.name, *each) for each in unbilled]
