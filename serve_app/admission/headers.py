@@ -39,6 +39,12 @@ def request_id(headers: Iterable[Header]) -> str:
     return given.decode() if _VALID_ID.fullmatch(given) else uuid.uuid4().hex
 
 
+def route_of(scope: Scope) -> str:
+    """Return the path of a request below the application's route prefix."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 class CleanHeaders:
     """ASGI middleware: drops the headers that control Serve, and puts one id on the request and on its response.
 

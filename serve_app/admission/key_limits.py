@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cluster.pool.allowances import Account
 from router.agent.result import AgentFallback
 from serve_app.admission.allowance import MINUTE_S
-from serve_app.admission.headers import request_id
+from serve_app.admission.headers import route_of
 from serve_app.api.errors import ApiError, error_form, error_response
-from serve_app.api.request_record import record_of
-from serve_app.auth.identity import KeyHolder
+from serve_app.api.request_record import record_of, request_id_of
+from serve_app.auth.identity import key_in
 from serve_app.auth.key_file import FollowedKeys
 from serve_app.auth.keys import NO_LIMITS, Key, KeyLimits, utc_now
 from serve_app.pool.allowance_desk import AllowanceDesk, Want
@@ -268,13 +268,11 @@ class KeyLimiter:
         """Return the application with the limits before it."""
 
         async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-            path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
-            if path not in self.routes or scope["method"] != "POST":
+            if scope["type"] != "http" or route_of(scope) not in self.routes or scope["method"] != "POST":
                 await app(scope, receive, send)
                 return
-            user, record = scope["user"], record_of(scope)
-            key = user.key if isinstance(user, KeyHolder) else None
-            permit = scope[_PERMIT] = self._permit(key)
+            record = record_of(scope)
+            permit = scope[_PERMIT] = self._permit(key_in(scope))
             record.tokens.more = permit.take_tokens
             form = error_form(scope["path"])
 
@@ -286,8 +284,8 @@ class KeyLimiter:
             try:
                 await permit.enter()
             except ApiError as error:
-                record.code, record.key, record.request_id = error.code, key, request_id(scope["headers"])
-                await error_response(error, record.request_id, form)(scope, receive, send_told)
+                record.code = error.code
+                await error_response(error, request_id_of(scope), form)(scope, receive, send_told)
                 return
             try:
                 await app(scope, receive, send_told)

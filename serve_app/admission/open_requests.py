@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serve_app.admission.headers import route_of
 from serve_app.api.errors import ApiError, error_form, error_response, overloaded
 from serve_app.api.request_record import record_of, request_id_of
 from serve_app.auth.identity import key_in
@@ -41,7 +42,7 @@ class OpenRequests:
         """Return the application with the count and the limit around it."""
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or _path(scope) == _ALWAYS_OPEN:
+            if scope["type"] != "http" or route_of(scope) == _ALWAYS_OPEN:
                 await app(scope, receive, send)
             elif (error := self._refusal(scope["method"], claim := _claim(scope))) is not None:
                 record_of(scope).code = error.code
@@ -72,8 +73,3 @@ class OpenRequests:
 def _claim(scope: Scope) -> Claim:
     key = key_in(scope)
     return Claim(None if key is None else key.name)
-
-
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))

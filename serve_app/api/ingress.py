@@ -62,7 +62,7 @@ from serve_app.api.v1.openai import CHAT, COMPLETIONS, RESPONSES, STATELESS
 from serve_app.api.v1.planning import engine_call, plan_v1
 from serve_app.api.views import drafts_both_ways, tiers_view
 from serve_app.auth.front_door import FrontDoor
-from serve_app.auth.identity import authentication, key_of, may_see_decision
+from serve_app.auth.identity import authentication, key_in, may_see_decision
 from serve_app.auth.key_file import FollowedKeys
 from serve_app.auth.keys import Key
 from serve_app.config import AppConfig
@@ -347,7 +347,7 @@ class Ingress:
 
     async def tiers(self, request: Request, request_id: str) -> Response:
         """`GET /api/tiers`: the registry, the state of each tier, and what leaves the cluster for whoever asks."""
-        key = key_of(request)
+        key = key_in(request.scope)
         leaving = self._leaving if key is None or key.external_reasoning else None
         return JSONResponse(tiers_view(self._config, self._pool.observation, leaving))
 

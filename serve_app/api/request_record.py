@@ -16,7 +16,7 @@ from router.observation import TierState
 from router.plan import Plan
 from router.registry import TierName
 from router.request import Goal
-from serve_app.admission.headers import request_id
+from serve_app.admission.headers import request_id, route_of
 from serve_app.api.escalation import Escalated
 from serve_app.auth.identity import is_stranger, key_in
 from serve_app.auth.keys import Key
@@ -162,7 +162,7 @@ class RequestRecords:
         """Return the application with the records around it."""
 
         async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
-            path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+            path = route_of(scope) if scope["type"] == "http" else ""
             if path not in self.routes or scope["method"] != "POST":
                 await app(scope, receive, send)
                 return

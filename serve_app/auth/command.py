@@ -167,11 +167,7 @@ def revoke(path: Path, name_or_id: str) -> None:
         ConfigError: there is none, or the file is wrong.
     """
     now = utc_now()
-    with changing(path):
-        listed = load_keys(path)
-        keys = _valid(listed, name_or_id, now)
-        write_keys(path, listed.replaced(key.model_copy(update={"revoked_at": now}) for key in keys))
-    for key in keys:
+    for key in _changed(path, name_or_id, now, lambda key: {"revoked_at": now}):
         click.echo(f"revoked {key.id} ({key.name}, {key.scope})", err=True)
 
 
@@ -191,15 +187,11 @@ def limits(path: Path, name_or_id: str, *, default: bool, **given: float | NoLim
     """
     if default == any(value is not None for value in given.values()):
         raise ConfigError("limits: give a limit, or --default, which goes with no other")
-    now = utc_now()
-    with changing(path):
-        listed = load_keys(path)
-        keys = [
-            key.model_copy(update={"limits": None if default else _limited(key.limits, given)})
-            for key in _valid(listed, name_or_id, now)
-        ]
-        write_keys(path, listed.replaced(keys))
-    for key in keys:
+
+    def change(key: Key) -> dict[str, Any]:
+        return {"limits": None if default else _limited(key.limits, given)}
+
+    for key in _changed(path, name_or_id, utc_now(), change):
         click.echo(f"limits of {key.id} ({key.name}): {_words(key.limits)}", err=True)
 
 
@@ -215,12 +207,7 @@ def external_reasoning(path: Path, name_or_id: str, state: str) -> None:
     Raises:
         ConfigError: there is no such key, or the file is wrong.
     """
-    now = utc_now()
-    with changing(path):
-        listed = load_keys(path)
-        keys = [key.model_copy(update={"external_reasoning": state == "on"}) for key in _valid(listed, name_or_id, now)]
-        write_keys(path, listed.replaced(keys))
-    for key in keys:
+    for key in _changed(path, name_or_id, utc_now(), lambda key: {"external_reasoning": state == "on"}):
         click.echo(f"external reasoning of {key.id} ({key.name}): {state}", err=True)
 
 
@@ -264,6 +251,15 @@ def _ending(key: Key, now: datetime, ends_at: datetime) -> Key:
 
 def _words(limits: KeyLimits | None) -> str:
     return "default" if limits is None else str(limits)
+
+
+def _changed(path: Path, name_or_id: str, now: datetime, change: Callable[[Key], dict[str, Any]]) -> list[Key]:
+    """Change fields of the valid keys of a name, or of the one of an id, in the file; return these keys."""
+    with changing(path):
+        listed = load_keys(path)
+        keys = [key.model_copy(update=change(key)) for key in _valid(listed, name_or_id, now)]
+        write_keys(path, listed.replaced(keys))
+    return keys
 
 
 def _valid(listed: KeyList, name_or_id: str, now: datetime) -> list[Key]:

@@ -113,13 +113,8 @@ def raise_unless(request: Request, needed: KeyScope | None) -> None:
     raise ApiError("unauthorized", message, status=401)
 
 
-def key_of(request: Request) -> Key | None:
-    """Return the key of whoever sends a request; None: nobody was asked, or no valid one was sent."""
-    return key_in(request.scope)
-
-
 def key_in(scope: Scope) -> Key | None:
-    """Return the key of whoever sends the request of a scope, as `key_of`; None too before anybody was asked."""
+    """Return the key of whoever sends the request of a scope; None: nobody was asked, or no valid one was sent."""
     user = scope.get("user")
     return user.key if isinstance(user, KeyHolder) else None
 

@@ -16,6 +16,7 @@ from router.observation import Observation
 from router.plan import Plan
 from router.registry import TIER_NAMES, ChainEntry, Profile, TierName
 from router.request import InferenceRequest
+from serve_app.admission.headers import route_of
 from serve_app.api.errors import bad_request
 from serve_app.api.planning import planned
 from serve_app.api.v1.body import V1Body
@@ -104,8 +105,7 @@ def engine_call(request: Request, body: V1Body, made: Plan, request_id: str, cla
         (b"content-length", str(len(raw)).encode()),
         (b"x-request-id", request_id.encode()),
     ]
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    return HttpCall(request.method, path, headers, raw, body.sequences, claim)
+    return HttpCall(request.method, route_of(request.scope), headers, raw, body.sequences, claim)
 
 
 def _dialled(body: V1Body, made: Plan) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -67,11 +67,12 @@ class FairScheduler(SharingScheduler):
     def _put_in_order(self) -> None:
         present = {claim.tenant for claim in self._claims.values() if claim.tenant is not None}
         over = self._engine_time.over_share(present)
-        order = self._seating(over)
+        waiting = self._in_arrival_order()
+        order = self._seating(waiting, over)
         if self._make_room(order):
-            order = self._seating(over)
+            waiting = self._in_arrival_order()
+            order = self._seating(waiting, over)
         self.max_num_active_reqs = order.seats
-        waiting = sorted(self.waiting, key=lambda request: request.arrival_time)
         self.waiting.remove_requests(waiting)  # before their ranks change, on which its heap relies
         for request in (*self.running, *waiting):
             request.priority = order.ranks[request.request_id]
@@ -79,8 +80,10 @@ class FairScheduler(SharingScheduler):
             self.waiting.add_request(request)
         self._share_prompts(over, order.seats - len(self.running))
 
-    def _seating(self, over: frozenset[str]) -> Seating:
-        waiting = sorted(self.waiting, key=lambda request: request.arrival_time)
+    def _in_arrival_order(self) -> list[Request]:
+        return sorted(self.waiting, key=lambda request: request.arrival_time)
+
+    def _seating(self, waiting: Sequence[Request], over: frozenset[str]) -> Seating:
         seated = [(request.request_id, self._claim(request)) for request in self.running]
         queued = [(request.request_id, self._claim(request)) for request in waiting]
         settled = {one.request_id for one in self.running if one.num_preemptions >= MOST_SENT_BACK}
