@@ -127,7 +127,7 @@ function drawTrouble(answer) {
 function show(answer) {
   shown = answer;
   history.draw(answer);
-  drawSoon();
+  draw();
 }
 
 /** @param {InferenceRequest} request */
@@ -146,6 +146,7 @@ async function run(request) {
   try {
     setRunning(true);
     history.add(answer);
+    draw(); // nothing of the last answer is seen any more
     for await (const events of ask(request, abort.signal)) {
       for (const event of events) {
         answer.take(event, now());

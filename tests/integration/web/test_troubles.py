@@ -34,6 +34,20 @@ def test_an_error_in_mid_stream_keeps_the_text_and_offers_a_retry(visit: Visit, 
     assert server.door.asked[0] == server.door.asked[1]
 
 
+def test_a_retry_shows_nothing_of_the_last_answer_from_the_click_on(visit: Visit) -> None:
+    visit.ask("Hello. stub:fail=12 stub:tokens=30")
+    visit.wait_for("failed")
+    seen = visit.element("retry").evaluate(
+        """retry => {
+            retry.click();
+            const shown = id => document.getElementById(id);
+            return [shown("phase").dataset.phase, shown("answer").innerText, shown("trouble").hidden];
+        }"""
+    )
+    assert seen == ["waiting", "", True]
+    visit.wait_for("failed")
+
+
 def test_an_error_that_a_retry_cannot_help_offers_none(visit: Visit, server: PageServer) -> None:
     error = {"code": "prompt_too_long", "message": "9000 tokens", "retryable": False, "request_id": "r"}
     server.door.scripts["long"] = [opening(server), event("error", error)]
