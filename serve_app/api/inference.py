@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 from starlette.responses import Response
@@ -18,6 +18,7 @@ from router.request import InferenceRequest
 from router.runs.summary import HandedOver, RunReport
 from router.signs import NO_SIGNS
 from router.trace_steps import TraceStep
+from serve_app.api.answer_parts import AnswerParts
 from serve_app.api.errors import ApiError, error_data, incomplete_stream, internal_error, overloaded, raise_if_late
 from serve_app.api.escalation import TAKEN_WITHIN_S, AnswerWatch, Escalated
 from serve_app.api.explanation import Explanation
@@ -38,16 +39,13 @@ from serve_app.api.sse import (
 )
 from serve_app.api.stream_response import SSE_HEADERS, StreamResponse
 from serve_app.config import AppConfig
-from serve_app.engine.interface import Admitted, Finished, Leg, TokenBatch
+from serve_app.engine.interface import Admitted, Finished, TokenBatch
 from serve_app.pool.run_reports import run_report
 from serve_app.pool.view import PoolView
 from serve_app.transport.resuming import Resumed, ResumingStream
 from serve_app.transport.stream import Tick
 
 logger = logging.getLogger("ray.serve")
-
-REFUSED: Final = "refused"
-"""How the part of a tier ended that was asked to go on, and of which nothing was taken."""
 
 ADMISSION_WAIT_S: Final = 0.5
 """A warm tier may take so long to accept or refuse a request before the response begins without it, s. A refusal within
@@ -62,7 +60,7 @@ class InferenceStream:
         request_id: for `config`, `done` and `error`.
         request: from the client.
         plan: the router's decision.
-        items: from the engines; closed with `events`.
+        items: from the plan's tier; closed with `events`.
         config: limits, and the profile.
         pool: knows why a cold tier is not ready yet.
         arrived_s: monotonic clock at arrival, s.
@@ -76,7 +74,7 @@ class InferenceStream:
     request_id: str
     request: InferenceRequest
     plan: Plan
-    items: ResumingStream
+    items: InitVar[ResumingStream]
     config: AppConfig
     pool: PoolView
     arrived_s: float
@@ -85,26 +83,16 @@ class InferenceStream:
     decision_id: str | None = None
     record: RequestRecord = field(default_factory=RequestRecord)
     watch: AnswerWatch | None = None
-    _earlier: list[Leg] = field(default_factory=list, init=False)
-    """The parts of a tier that another one took over from."""
-    _prompt_tokens: int = field(default=0, init=False)
-    """As that tier read the prompt."""
-    _withdrawn: int = field(default=0, init=False)
-    """Its tokens that are not, as the answer began anew."""
-    _kept: int = field(default=0, init=False)
-    """Its tokens that are still part of the answer."""
+    parts: AnswerParts = field(init=False)
     _billed: bool = field(default=False, init=False)
-    _refused: list[Leg] = field(default_factory=list, init=False)
-    """What tiers did that were asked to go on, and of which nothing is in the answer."""
-    _taking: ResumingStream | None = field(default=None, init=False)
-    """From the tier that is asked to go on."""
     _admitted_s: float | None = field(default=None, init=False)
     _first_token_s: float | None = field(default=None, init=False)
     _last_token_s: float = field(default=0.0, init=False)
     _last_status_s: float = field(init=False)
     _agent_result: AgentResult | None = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, items: ResumingStream) -> None:
+        self.parts = AnswerParts(items, self._did_since)
         self._last_status_s = self.arrived_s
         self._agent_result = self.agent if isinstance(self.agent, AgentResult) else None
 
@@ -129,7 +117,7 @@ class InferenceStream:
         try:
             warm = self.plan.warm or self.request.mock
             # Without a wait, this still raises the refusal of a full tier.
-            if isinstance(await self.items.get(ADMISSION_WAIT_S if warm else 0), Admitted):
+            if isinstance(await self.parts.items.get(ADMISSION_WAIT_S if warm else 0), Admitted):
                 self._admitted_s = time.monotonic()
         except BaseException:
             await self.aclose()
@@ -152,38 +140,34 @@ class InferenceStream:
     async def aclose(self) -> None:
         """Close the engine's stream and the agent's explanation, also if `events` never began."""
         self._count()
-        delivered = self._kept + self.items.delivered
-        busy_s = sum(leg.busy_s for leg in self._earlier) + self.items.busy_s
-        self.record.delivered = Delivered(delivered, busy_s, self._first_token_s)
+        self.record.delivered = Delivered(self.parts.delivered, self.parts.busy_s, self._first_token_s)
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(self._bill)
             if self._explanation is not None:
                 closing.push_async_callback(self._explanation.aclose)
-            closing.push_async_callback(self._take_nothing)
+            closing.push_async_callback(self.parts.drop_asked)
             if self.watch is not None:
                 closing.callback(self.watch.close)
-            closing.push_async_callback(self.items.aclose)
+            closing.push_async_callback(self.parts.items.aclose)
 
     async def _bill(self) -> None:
         """Note what engines did that no `metrics` tells."""
         if self.request.mock or self._billed:
             return
         self._billed = True
-        unbilled = list(self._refused)
+        unbilled = list(self.parts.refused)
         if self.record.metrics is None:
-            unbilled += self._earlier
-            unbilled += await self.items.cut(self.record.code or CLIENT_LEFT, self._more_of(self.items))
+            unbilled += await self.parts.cut(self.record.code or CLIENT_LEFT)
             self.record.estimated = bool(unbilled)
         self.record.unbilled = unbilled
 
-    def _more_of(self, items: ResumingStream) -> Callable[[float], float]:
-        tier = self.pool.observation.tier(items.tier)
-        return lambda quiet_s: unreported_s(quiet_s, tier, waits=not items.delivered)
+    def _did_since(self, items: ResumingStream, quiet_s: float) -> float:
+        """Estimate what an engine did for a stream since its last item, s."""
+        return unreported_s(quiet_s, self.pool.observation.tier(items.tier), waits=not items.delivered)
 
     def _count(self) -> None:
-        """Note the tokens that were taken so far. The tier that goes on reads a prompt that nobody sent."""
-        completion = self._withdrawn + self._kept + self.items.delivered
-        self.record.tokens.saw(self._prompt_tokens or self.items.prompt_tokens, completion)
+        """Note the tokens that were taken so far."""
+        self.record.tokens.saw(self.parts.prompt_tokens, self.parts.made)
 
     def _opening(self) -> bytes:
         stub = self.request.mock or self.config.inference_mode == "mock"
@@ -198,7 +182,7 @@ class InferenceStream:
 
     async def _body(self) -> AsyncIterator[bytes]:
         while True:
-            item = await self.items.get(PING_EVERY_S)
+            item = await self.parts.items.get(PING_EVERY_S)
             self._count()
             if isinstance(item, TokenBatch):
                 self._raise_if_late()
@@ -228,8 +212,9 @@ class InferenceStream:
     async def _delivered(self, first: TokenBatch) -> bytes:
         """Return all token events that arrived while the client was being written to, as one piece."""
         batches = [first]
-        while isinstance(self.items.peek(), TokenBatch):
-            batch = await self.items.get(0)
+        items = self.parts.items
+        while isinstance(items.peek(), TokenBatch):
+            batch = await items.get(0)
             assert isinstance(batch, TokenBatch)
             batches.append(batch)
         if self.watch is not None:
@@ -249,7 +234,7 @@ class InferenceStream:
             return
         # A model that thinks may be in a loop before it answers.
         first_token_s = time.monotonic() if self._first_token_s is None else self._first_token_s
-        move = self.watch.move(self.arrived_s, first_token_s, self.items, self.pool.observation)
+        move = self.watch.move(self.arrived_s, first_token_s, self.parts.items, self.pool.observation)
         if move is None:
             return
         refusal = ""
@@ -269,7 +254,7 @@ class InferenceStream:
             await self._hand_over(made, rewrite=rewrite)
             yield event("escalation", escalated.event())
         else:
-            await self._take_nothing()
+            await self.parts.drop_asked()
             yield trace_event(TraceStep("escalate", escalated.trace(), 0.0))
 
     async def _until_taken(self, made: Plan, move: Move) -> AsyncIterator[bytes]:
@@ -282,35 +267,26 @@ class InferenceStream:
         """
         assert self.watch is not None
         call = generation_request(self.request_id, self.request, made)
-        self._taking = self.watch.ask(made.tier, self.watch.request(call, move, self.items.delivered))
+        asked = self.watch.ask(made.tier, self.watch.request(call, move, self.parts.items.delivered))
+        self.parts.asked = asked
         taken_by_s = time.monotonic() + TAKEN_WITHIN_S
-        while not isinstance(await self._taking.get(PING_EVERY_S), Admitted):
+        while not isinstance(await asked.get(PING_EVERY_S), Admitted):
             if time.monotonic() > taken_by_s:
                 raise overloaded(f"it has not taken it within {TAKEN_WITHIN_S:g} s")
             yield PING
-        if self.items.complete:
+        if self.parts.items.complete:
             raise overloaded("the answer has ended meanwhile")
 
     async def _hand_over(self, plan: Plan, *, rewrite: bool) -> None:
         """Let the tier that has taken the answer go on with it."""
-        assert self._taking is not None
         assert self.watch is not None
-        old, self.items, self._taking = self.items, self._taking, None
-        self._prompt_tokens, self._kept = old.prompt_tokens, 0 if rewrite else old.delivered
-        self._withdrawn = old.delivered - self._kept
-        self._earlier = await old.hand_over()
+        legs = await self.parts.hand_over(rewrite=rewrite)
         # Of an answer with more parts the signs are of the last one.
-        if self.report is not None and len(self._earlier) == 1:
+        if self.report is not None and len(legs) == 1:
             signs = comparable(self.watch.signs, self.plan)
             self.report(HandedOver(self.plan.tier, self.plan.classification.category, signs))
         self.watch.close()
         self.plan, self.watch = plan, None
-
-    async def _take_nothing(self) -> None:
-        taking, self._taking = self._taking, None
-        if taking is not None:
-            self._refused += await taking.cut(REFUSED, self._more_of(taking))
-            await taking.aclose()
 
     @property
     def _hopeless(self) -> bool:
@@ -361,18 +337,15 @@ class InferenceStream:
         """Return the agent's trace step and the reasoning: the agent's, or the router's if the agent failed."""
         self._agent_result = result
         # The explanation is of the plan, whichever tier has gone on since.
-        step = result.trace_step(self._earlier[0].tier if self._earlier else self.plan.tier)
+        step = result.trace_step(self.parts.earlier[0].tier if self.parts.earlier else self.plan.tier)
         return trace_event(step) + reasoning_event(self.plan, result.text, "claude")
 
     def _failed(self, error: ApiError) -> bytes:
         self.record.code = error.code
         return event("error", error_data(error, self.request_id))
 
-    def _closing(self, finished: Finished) -> bytes:
-        legs = [*self._earlier, *self.items.legs]
-        if self._earlier:
-            tokens = self._kept + finished.completion_tokens
-            finished = replace(finished, prompt_tokens=self._prompt_tokens, completion_tokens=tokens, queue_ms=0.0)
+    def _closing(self, last: Finished) -> bytes:
+        finished, legs = self.parts.whole(last), self.parts.legs
         metrics = metrics_data(
             self.plan,
             self.config,

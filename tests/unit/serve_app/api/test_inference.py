@@ -167,9 +167,9 @@ async def test_a_resumed_answer_waited_only_for_its_first_replica_and_teaches_no
     second: Script[Any] = Script([Wait(3), ADMITTED, TOKENS[1], FINISHED])
     calls = iter((first, second))
     stream = case.stream()
-    await stream.items.aclose()
+    await stream.parts.items.aclose()
     clock = asyncio.get_running_loop().time
-    stream.items = ResumingStream("eco", lambda _: LocalStream(next(calls).stream()), math.inf, clock)
+    stream.parts.items = ResumingStream("eco", lambda _: LocalStream(next(calls).stream()), math.inf, clock)
     events = sse_events(await collect(stream.events()))
     assert kinds(events)[-2:] == ["metrics", "done"]
     metrics = only(events, "metrics")[0]
@@ -241,7 +241,7 @@ async def test_a_full_cold_tier_refuses_before_the_response() -> None:
     stream = Case(WHOLE, TierState(starting=1)).stream()
     full: GenerationStream = ItemStream()
     full.end(overloaded("tier eco has too many requests waiting"))
-    stream.items = ResumingStream("eco", lambda _: full, until_s=math.inf)
+    stream.parts.items = ResumingStream("eco", lambda _: full, until_s=math.inf)
     with pytest.raises(ApiError, match="too many requests waiting"):
         await stream.admit()
 

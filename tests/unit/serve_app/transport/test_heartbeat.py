@@ -119,7 +119,8 @@ async def test_a_replica_that_beats_keeps_its_streams_though_they_are_silent(cha
 
 
 @REAL_LOOPS
-async def test_the_thread_goes_on_while_the_event_loop_stalls() -> None:
+async def test_the_thread_goes_on_while_the_event_loop_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_EVERY_S", 0.5)
     beats: asyncio.Queue[float] = asyncio.Queue()
     times: list[float] = []
 
@@ -134,8 +135,8 @@ async def test_the_thread_goes_on_while_the_event_loop_stalls() -> None:
     thread.start()
     with thread.stream_to(BeatTo("127.0.0.1", server.sockets[0].getsockname()[1], b"hello")):
         await asyncio.wait_for(beats.get(), PATIENCE_S)
-        time.sleep(3.2)  # noqa: ASYNC251 - the stall
-        times += [await asyncio.wait_for(beats.get(), 0.5) for _ in range(2)]
+        time.sleep(1.6)  # noqa: ASYNC251 - the stall
+        times += [await asyncio.wait_for(beats.get(), 0.25) for _ in range(2)]
     assert len(times) == 2
     thread.stop()
     server.close()
