@@ -12,7 +12,7 @@ REPORT_EVERY_S: Final = 1.0
 """Interval of the engine replicas' reports, s."""
 REPORT_OPEN_EVERY_S: Final = 0.2
 """Interval of the ingress replicas' counts of open requests while the application is stopping, s."""
-LONG_POLL_S: Final = 10.0
+LONG_POLL_S: Final = 5.0
 """The pool answers a long poll after this time even if nothing has changed, s."""
 
 

@@ -38,5 +38,5 @@ def test_a_killed_pool_comes_back_without_its_past_runs(tight: Api, server: Serv
 
     tight.wait_for(lambda api: all(0.9 < runs < 1.5 for runs in runs_seen(api)))
     tight.wait_for(lambda api: all(api.tier("eco")["replicas"]["running"] == 1 for _ in range(REQUESTS)))
-    # A long poll of the dead pool is given up after 20 s, and one of the new pool takes 10 s to succeed.
+    # A long poll of the dead pool is given up after 10 s, and one of the new pool takes 5 s to succeed.
     tight.wait_for(lambda api: all(api.get("/healthz").json() == {"status": "ok"} for _ in range(REQUESTS)))
