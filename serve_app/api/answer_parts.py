@@ -1,4 +1,4 @@
-"""The parts of one answer: of the tier that began it, and of those that went on with it."""
+"""The parts of one answer: of the tier that began it, and of the one that went on with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSED: Final = "refused"
 
 @dataclass(slots=True)
 class AnswerParts:
-    """The tier that answers now, the one that is asked to go on, and what those before did.
+    """The tier that answers now, the one that is asked to go on, and what the one before did.
 
     Args:
         items: of the tier that answers now.
@@ -27,15 +27,15 @@ class AnswerParts:
     asked: ResumingStream | None = field(default=None, init=False)
     """Of the tier that is asked to go on."""
     earlier: list[Leg] = field(default_factory=list, init=False)
-    """What tiers did that another one took over from."""
+    """What the tier did that another one took over from."""
     refused: list[Leg] = field(default_factory=list, init=False)
     """What tiers did that were asked to go on, and of which nothing is in the answer."""
     _prompt_tokens: int | None = field(default=None, init=False)
     """As the first tier read the prompt: the next one reads a prompt that nobody sent."""
     _withdrawn: int = field(default=0, init=False)
-    """Tokens of the earlier parts that are not in the answer, as it began anew."""
+    """Its tokens that are not in the answer, as it began anew."""
     _kept: int = field(default=0, init=False)
-    """Those that are."""
+    """Its tokens that are."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -62,17 +62,13 @@ class AnswerParts:
         """Which replica of which tier gave which part, as far as the parts have ended."""
         return [*self.earlier, *self.items.legs]
 
-    async def hand_over(self, *, rewrite: bool) -> list[Leg]:
-        """Let the tier that was asked go on, anew if it is to `rewrite`; return what the one before did."""
+    async def hand_over(self, *, rewrite: bool) -> None:
+        """Let the tier that was asked go on, anew if it is to `rewrite`. An answer is handed over once at most."""
         assert self.asked is not None
         old, self.items, self.asked = self.items, self.asked, None
-        if self._prompt_tokens is None:
-            self._prompt_tokens = old.prompt_tokens
-        given = self._kept + old.delivered
-        self._kept, self._withdrawn = (0, self._withdrawn + given) if rewrite else (given, self._withdrawn)
-        legs = await old.hand_over()
-        self.earlier += legs
-        return legs
+        self._prompt_tokens = old.prompt_tokens
+        self._kept, self._withdrawn = (0, old.delivered) if rewrite else (old.delivered, 0)
+        self.earlier = await old.hand_over()
 
     async def drop_asked(self) -> None:
         """Let the tier that answers go on, and not the one that was asked."""

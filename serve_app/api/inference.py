@@ -280,9 +280,9 @@ class InferenceStream:
     async def _hand_over(self, plan: Plan, *, rewrite: bool) -> None:
         """Let the tier that has taken the answer go on with it."""
         assert self.watch is not None
-        legs = await self.parts.hand_over(rewrite=rewrite)
+        await self.parts.hand_over(rewrite=rewrite)
         # Of an answer with more parts the signs are of the last one.
-        if self.report is not None and len(legs) == 1:
+        if self.report is not None and len(self.parts.earlier) == 1:
             signs = comparable(self.watch.signs, self.plan)
             self.report(HandedOver(self.plan.tier, self.plan.classification.category, signs))
         self.watch.close()
