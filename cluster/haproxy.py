@@ -53,6 +53,11 @@ _NO_APPLICATION: Final = _refusal(
     503, "overloaded", "no application is served at this moment", retry=True, rule="http-request return"
 )
 """Instead, while there is none at all: its first replica starts, or Serve has lost it in a redeploy."""
+_UNKNOWN_TO_SERVE: Final = (
+    _refusal(503, "overloaded", "no application is served at this moment", retry=True, rule="http-response return")
+    + " if { status 404 } { res.hdr(content-type) -m beg text/plain }"
+)
+"""Instead of the answer of Serve's proxy to a path that it does not know. Ours are JSON."""
 EDITS = (
     # With splice(2) HAProxy does not see the bytes. Most clients that left while they waited for a whole answer went
     # unnoticed (2.8.25, 4 of 6 tries), and their engines kept running.
@@ -119,12 +124,58 @@ def edited(config: str) -> str:
     return config
 
 
+def with_lost(config: str, last: str) -> str:
+    """Return the configuration with the applications that it lacks and the last one had.
+
+    Serve's controller clears an application's target while it builds the next version (2.60). When it restarts then, it
+    knows no route to the application, and says that there is none until the version is built. But the replicas run, and
+    Serve's own proxy, which stands in for them in HAProxy, finds them. Of an application that was really deleted only
+    that proxy answers, that it knows no such path: its clients get `_NO_APPLICATION` instead.
+
+    Args:
+        config: edited; HAProxy is to start with it.
+        last: edited; HAProxy runs with it.
+    """
+    prefixes = _prefixes(config)
+    for name, prefix in _prefixes(last).items():
+        if name in prefixes:
+            continue
+        # The first rule that matches counts: the longest path comes first.
+        shorter = (each for each, other in prefixes.items() if len(other) < len(prefix))
+        below = next((f"    use_backend {each} " for each in shorter), "    default_backend ")
+        config = config.replace(below, _rules(last, name) + below, 1)
+        config = config.replace("\nlisten stats\n", "\n" + _backend(last, name) + "listen stats\n", 1)
+    return config
+
+
+def _prefixes(config: str) -> dict[str, str]:
+    """Return the path below which each backend's application is, as Ray sorts them: the longest first."""
+    return dict(re.findall(r"^ *acl is_(\S+) path (/\S*)$", config, re.MULTILINE))
+
+
+def _rules(config: str, name: str) -> str:
+    """Return the lines of the front end that are about that backend."""
+    about = rf"(?<!\S)(?:is_{re.escape(name)}|backend_{re.escape(name)}_server_up)(?!\S)"
+    return "".join(re.findall(rf"^.*{about}.*\n", config, re.MULTILINE))
+
+
+def _backend(config: str, name: str) -> str:
+    """Return that backend, so that it replaces what Serve's proxy says of a path that it does not know."""
+    (found,) = re.findall(rf"^backend {re.escape(name)}\n(?: .*\n)*", config, re.MULTILINE)
+    return found if _UNKNOWN_TO_SERVE in found else f"{found}{_UNKNOWN_TO_SERVE}\n"
+
+
 def main() -> None:
     """Edit the configuration in place and become HAProxy."""
     arguments = sys.argv[1:]
     # It names this program. Without it the package returns its own binary.
     os.environ.pop("RAY_SERVE_HAPROXY_BINARY_PATH", None)
     path = Path(arguments[arguments.index("-f") + 1])
-    path.write_text(edited(path.read_text(encoding="utf-8")), encoding="utf-8")
+    last = path.with_suffix(".last.cfg")
+    config = edited(path.read_text(encoding="utf-8"))
+    if "-sf" in arguments and last.exists():  # it takes over from a HAProxy that runs
+        config = with_lost(config, last.read_text(encoding="utf-8"))
+    path.write_text(config, encoding="utf-8")
+    last.write_text(config, encoding="utf-8")
     binary = get_haproxy_binary()
     os.execv(binary, [binary, *arguments])

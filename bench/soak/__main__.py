@@ -14,8 +14,10 @@ node         SIGSTOP of everything on a node without an ingress replica for 8 s,
 controller   SIGKILL of Serve's controller, which Ray starts again
 redeploy     another version is deployed: the replicas are replaced, the ingress's too
 scale_in     a replica is taken away by another `autoscaling_config`, and brought back
+build        another version is deployed, and Serve's controller gets a SIGKILL while it builds that
 
 lost         streams that did not end with `done`; of `/v1`, those too whose error came before any text or is final
+refused      of these, the ones that had not begun
 doubled      streams with more or fewer tokens than the server counts, or with more than one end
 differing    streams with other tokens, another text or another finish reason than the undisturbed run
 ties         of these, the ones whose first other token was as likely as the undisturbed one, by less than 0.001 of
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) ->
     with cluster(WORKERS, 2 * CPUS) as nodes:
         faults = Faults(nodes, given.stub, draw)
         soak = asyncio.run(soaked(faults, streams, pause_s, seconds))
+        logs = nodes.keep_logs() if soak.tally.lost else None
     shown = figures(soak)
     print_report("Streams and faults", [shown], made_by)
     print_line("\n".join(soak.log))
@@ -61,8 +64,10 @@ def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) ->
     print_line(f"{more}")
     for error, count in soak.tally.errors.most_common():
         print_line(f"{count} x {error}")
+    if logs is not None:
+        print_line(f"Ray's logs: {logs}")
     if given.json is not None:
-        write_json(given.json, {**shown, **more, "seed": given.seed, "stub": given.stub}, made_by)
+        write_json(given.json, {**shown, **more, "log": soak.log, "seed": given.seed, "stub": given.stub}, made_by)
 
 
 if __name__ == "__main__":

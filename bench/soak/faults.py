@@ -30,9 +30,11 @@ CPUS: Final = 2
 WORKERS: Final = 2
 SILENT_S: Final = 8.0
 """Longer than it takes to find that a replica is lost."""
-_WITH_ALL: Final = frozenset({"node", "redeploy", "scale_in"})
+_WITH_ALL: Final = frozenset({"node", "redeploy", "scale_in", "build"})
 """Faults that begin when all replicas run."""
 _POLL_S: Final = 0.5
+_GLANCE_S: Final = 0.05
+"""A build takes seconds."""
 _SETTLE_S: Final = 300.0
 Json = dict[str, Any]
 
@@ -84,6 +86,7 @@ class Faults:
             "controller": self.controller,
             "redeploy": self.redeploy,
             "scale_in": self.scale_in,
+            "build": self.build,
         }
         return {name: fault for name, fault in kinds.items() if name not in self.missing}
 
@@ -125,7 +128,7 @@ class Faults:
 
     async def controller(self) -> None:
         """SIGKILL Serve's controller, which Ray starts again."""
-        _kill([each for each in self.cluster.processes() if command_of(each).startswith("ray::ServeController")][:1])
+        _kill(self._named("ray::ServeController")[:1])
 
     async def redeploy(self) -> None:
         """Deploy another version: all replicas, the ingress's too, are replaced one after the other."""
@@ -138,6 +141,16 @@ class Faults:
         await self.deploy(deployments=[{"name": TIER, "autoscaling_config": less}])
         await self.wait_for(REPLICAS - 1)
         await self.deploy()
+
+    async def build(self) -> None:
+        """Deploy another version, and SIGKILL the controller while that is built: the new controller builds it."""
+        async with asyncio.TaskGroup() as group:
+            deployed = group.create_task(self.redeploy())
+            while not await asyncio.to_thread(self._named, "ray::build_serve_application"):
+                if deployed.done():
+                    raise RuntimeError("the new version was never seen to be built")
+                await asyncio.sleep(_GLANCE_S)
+            await self.controller()
 
     async def deploy(self, **options: Any) -> None:
         """Deploy the application as it is now."""
@@ -185,6 +198,10 @@ class Faults:
         ingress = {process.pid for process in self._replicas("ingress")}
         trees = [(node, {each.pid for each in process_tree(node.pid)}) for node in self.cluster.workers]
         return [node for node, tree in trees if tree & writing and not tree & ingress]
+
+    def _named(self, title: str) -> list[Process]:
+        """Return the cluster's processes with that title."""
+        return [each for each in self.cluster.processes() if command_of(each).startswith(title)]
 
     def _a_writer(self) -> Process:
         return self.draw.choice(sorted(self._writers(), key=lambda writer: writer.pid))

@@ -96,6 +96,8 @@ class Tally:
 
     streams: int = 0
     lost: int = 0
+    refused: int = 0
+    """Of the lost ones, those that had not begun."""
     doubled: int = 0
     differing: int = 0
     ties: int = 0
@@ -120,7 +122,7 @@ class Tally:
         doubled = read.ends > 1 or (read.counted is not None and len(read.ids) != read.counted)
         self.doubled += doubled
         if read.error is not None or not read.ended:
-            self._lose(read.error)
+            self._lose(read.error, begun=bool(read.ids))
         elif (read.ids, read.text, read.finish_reason) != (whole.ids, whole.text, whole.finish_reason):
             self.differing += 1
             tie = None if doubled else tie_of(read, whole)
@@ -135,12 +137,13 @@ class Tally:
         if read.error is not None and read.ended and read.text and read.retryable:
             self.v1_cut += 1
         elif read.error is not None or not read.ended:
-            self._lose(f"/v1: {read.error}")
+            self._lose(f"/v1: {read.error}", begun=bool(read.text))
         elif read.text != whole.text:
             self.differing += 1
 
-    def _lose(self, error: str | None) -> None:
+    def _lose(self, error: str | None, *, begun: bool) -> None:
         self.lost += 1
+        self.refused += not begun
         self.errors[error or "no end"] += 1
 
 

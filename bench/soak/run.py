@@ -135,6 +135,8 @@ class Soak:
         outcome = await fetch(exercise.request, reader, to_end=True)
         reader.error = reader.error or outcome.error
         self.tally.add(reader, exercise.whole)
+        if reader.error is not None and reader.ids:
+            self._note(outcome.end_s, f"cut after {len(reader.ids)} tokens: {reader.error}")
 
     async def _read_chat(self) -> None:
         chat = self.draw.choice(self.exercises.chats)
@@ -156,8 +158,6 @@ class Soak:
     async def _draw_each(self) -> None:
         kinds = list(self.faults.kinds)
         self.draw.shuffle(kinds)
-        # First, as a controller that dies in a redeploy leaves no ingress for a while: new requests get a 404 then.
-        kinds.sort(key=lambda kind: kind != "controller")
         for kind in kinds:
             await asyncio.sleep(self.draw.expovariate(1 / self.pause_s))
             if not await self._make(kind, time.monotonic() + ENDS_WITHIN_S):
@@ -181,9 +181,12 @@ class Soak:
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
             self.kills[kind] += 1
-            self.log.append(f"{began_s - self._began_s:.0f} s: {kind}")
+            self._note(began_s, kind)
             return True
         return False
+
+    def _note(self, at_s: float, what: str) -> None:
+        self.log.append(f"{at_s - self._began_s:.0f} s: {what}")
 
     async def _may(self, kind: str) -> bool:
         if kind in CUTTING and max(self._hits.values(), default=0) >= MOST_HITS:
@@ -272,6 +275,6 @@ def figures(soak: Soak) -> dict[str, Value]:
     """Return what a run has shown."""
     tally = soak.tally
     counts: dict[str, Value] = {"streams": tally.streams, "kills": sum(soak.kills.values()), "lost": tally.lost}
-    counts |= {"doubled": tally.doubled, "differing": tally.differing, "ties": tally.ties}
+    counts |= {"refused": tally.refused, "doubled": tally.doubled, "differing": tally.differing, "ties": tally.ties}
     counts |= {"max_gap_s": round(tally.max_gap_s, 1), "resumed": tally.resumed}
     return counts | {"v1_streams": tally.v1_streams, "v1_cut": tally.v1_cut}

