@@ -136,7 +136,7 @@ class Soak:
         reader.error = reader.error or outcome.error
         self.tally.add(reader, exercise.whole)
         if reader.error is not None and reader.ids:
-            self._note(outcome.end_s, f"cut after {len(reader.ids)} tokens: {reader.error}")
+            self._note(outcome.end_s, f"a stream was cut after {len(reader.ids)} tokens: {reader.error}")
 
     async def _read_chat(self) -> None:
         chat = self.draw.choice(self.exercises.chats)
@@ -144,6 +144,8 @@ class Soak:
         outcome = await fetch(chat.request, reader, to_end=True)
         reader.error = reader.error or outcome.error
         self.tally.add_chat(reader, chat.whole)
+        if reader.error is not None and reader.text:
+            self._note(outcome.end_s, f"a stream of /v1 was cut: {reader.error}")
 
     async def _draw_until(self, ends_s: float) -> None:
         while True:

@@ -47,6 +47,7 @@ def chat(*texts: str, error: dict[str, Any] | None = None, ends: int = 1) -> Cha
 
 
 WHOLE = read(1, 2, 3)
+RETRY = {"code": "replica_lost", "message": "gone", "retryable": True}
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,20 @@ def test_each_fault_is_counted_by_its_kind(stream: TokenReader, counts: tuple[in
     assert tally.streams == 1
 
 
+def test_lost_streams_that_had_not_begun_were_refused() -> None:
+    tally = Tally()
+    for stream in (read(ends=("error",)), read(1, 2, ends=("error",)), read(ends=())):
+        tally.add(stream, WHOLE)
+    for answer in (chat(error=RETRY), chat("a", error=RETRY, ends=0)):
+        tally.add_chat(answer, chat("a", "b"))
+    assert (tally.lost, tally.refused) == (5, 3)
+
+
 def test_the_largest_tie_is_kept() -> None:
     tally = Tally()
     for logprob in (-0.5, -0.5004, -0.5002):
         tally.add(read(1, 7, 8, logprobs=(-0.5, logprob, -0.5)), WHOLE)
     assert (tally.ties, round(tally.largest_tie, 6)) == (3, 0.0004)
-
-
-RETRY = {"code": "replica_lost", "message": "gone", "retryable": True}
 
 
 @pytest.mark.parametrize(
