@@ -53,11 +53,6 @@ _NO_APPLICATION: Final = _refusal(
     503, "overloaded", "no application is served at this moment", retry=True, rule="http-request return"
 )
 """Instead, while there is none at all: its first replica starts, or Serve has lost it in a redeploy."""
-_UNKNOWN_TO_SERVE: Final = (
-    _refusal(503, "overloaded", "no application is served at this moment", retry=True, rule="http-response return")
-    + " if { status 404 } { res.hdr(content-type) -m beg text/plain }"
-)
-"""Instead of the answer of Serve's proxy to a path that it does not know. Ours are JSON."""
 EDITS = (
     # With splice(2) HAProxy does not see the bytes. Most clients that left while they waited for a whole answer went
     # unnoticed (2.8.25, 4 of 6 tries), and their engines kept running.
@@ -130,7 +125,7 @@ def with_lost(config: str, last: str) -> str:
     Serve's controller clears an application's target while it builds the next version (2.60). When it restarts then, it
     knows no route to the application, and says that there is none until the version is built. But the replicas run, and
     Serve's own proxy, which stands in for them in HAProxy, finds them. Of an application that was really deleted only
-    that proxy answers, that it knows no such path: its clients get `_NO_APPLICATION` instead.
+    that proxy answers, that it knows no such path: its clients get the answer of `config` for no application instead.
 
     Args:
         config: edited; HAProxy is to start with it.
@@ -144,7 +139,8 @@ def with_lost(config: str, last: str) -> str:
         shorter = (each for each, other in prefixes.items() if len(other) < len(prefix))
         below = next((f"    use_backend {each} " for each in shorter), "    default_backend ")
         config = config.replace(below, _rules(last, name) + below, 1)
-        config = config.replace("\nlisten stats\n", "\n" + _backend(last, name) + "listen stats\n", 1)
+        backend = _backend(last, name) + _instead_of_serves_404(config)
+        config = config.replace("\nlisten stats\n", f"\n{backend}listen stats\n", 1)
     return config
 
 
@@ -160,9 +156,15 @@ def _rules(config: str, name: str) -> str:
 
 
 def _backend(config: str, name: str) -> str:
-    """Return that backend, so that it replaces what Serve's proxy says of a path that it does not know."""
+    """Return that backend as Ray wrote it."""
     (found,) = re.findall(rf"^backend {re.escape(name)}\n(?: .*\n)*", config, re.MULTILINE)
-    return found if _UNKNOWN_TO_SERVE in found else f"{found}{_UNKNOWN_TO_SERVE}\n"
+    return re.sub(r"^ *http-response return .*\n", "", found, flags=re.MULTILINE)
+
+
+def _instead_of_serves_404(config: str) -> str:
+    """Return the configuration's answer for no application, as a line of a backend. Our own 404 are JSON."""
+    (answer,) = re.findall(r"^backend default_backend\n *http-request (return .*)$", config, re.MULTILINE)
+    return f"    http-response {answer} if {{ status 404 }} {{ res.hdr(content-type) -m beg text/plain }}\n"
 
 
 def main() -> None:

@@ -236,21 +236,24 @@ def test_what_is_there_stays_as_ray_wrote_it(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
 @pytest.mark.parametrize(
-    ("answer", "status", "body"),
+    ("others", "answer", "status", "body"),
     [
-        (b"200 OK\r\nContent-Type: application/json", b"200", b"{}"),
+        (NONE, b"200 OK\r\nContent-Type: application/json", b"200", b"{}"),
         # The application's own word on a path that it does not have.
-        (b"404 Not Found\r\nContent-Type: application/json", b"404", b"{}"),
+        (NONE, b"404 Not Found\r\nContent-Type: application/json", b"404", b"{}"),
         # Serve's proxy, which no longer knows the application.
-        (b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"503", b'"code": "overloaded"'),
+        (NONE, b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"503", b'"code": "overloaded"'),
+        ((OTHER,), b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"404", b'"code": "not_found"'),
     ],
+    ids=["answered", "its own 404", "deleted", "deleted beside another"],
 )
-def test_a_forgotten_application_answers_and_a_deleted_one_may_be_asked_again(
-    tmp_path: Path, host: str, answer: bytes, status: bytes, body: bytes
+def test_a_forgotten_application_answers_and_a_deleted_one_is_as_if_never_there(
+    tmp_path: Path, host: str, others: tuple[rays.BackendConfig, ...], answer: bytes, status: bytes, body: bytes
 ) -> None:
     with socket.create_server((HOST, 0)) as server:
         last = edited(written(tmp_path, host, application("power-lever", "/", server.getsockname()[1])))
         config = with_lost(edited(written(tmp_path, host)), last)
+        config = with_lost(edited(written(tmp_path, host, *others)), config)
         # No proxy and no checks: the only connection to the replica is the client's.
         config = re.sub(r".*(server proxy|default-server) .*\n", "", config)
         config = re.sub(r"(server replica \S+) .*", r"\1", config)
