@@ -107,10 +107,15 @@ class Cluster:
         nodes = [node for node in (self._head, *self.workers) if node is not None]
         return [process for node in nodes for process in process_tree(node.pid)]
 
+    @property
+    def logs(self) -> Path:
+        """The folder of Ray's logs, of all nodes."""
+        return self.scratch / "session_latest" / "logs"
+
     def keep_logs(self) -> Path:
-        """Copy what Ray has logged, and return the folder, which outlives the cluster."""
+        """Copy the logs, and return the folder, which outlives the cluster."""
         kept = Path(tempfile.mkdtemp(prefix="power-lever-logs-"))
-        return Path(shutil.copytree(self.scratch / "session_latest" / "logs", kept, dirs_exist_ok=True))
+        return Path(shutil.copytree(self.logs, kept, dirs_exist_ok=True))
 
     def forget(self, worker: subprocess.Popen[bytes]) -> None:
         """Take a worker that has ended off the list."""

@@ -128,7 +128,7 @@ class Faults:
 
     async def controller(self) -> None:
         """SIGKILL Serve's controller, which Ray starts again."""
-        _kill(self._named("ray::ServeController")[:1])
+        _kill([each for each in self.cluster.processes() if command_of(each).startswith("ray::ServeController")][:1])
 
     async def redeploy(self) -> None:
         """Deploy another version: all replicas, the ingress's too, are replaced one after the other."""
@@ -144,11 +144,10 @@ class Faults:
 
     async def build(self) -> None:
         """Deploy another version, and SIGKILL the controller while that is built: the new controller builds it."""
-        async with asyncio.TaskGroup() as group:
-            deployed = group.create_task(self.redeploy())
-            while not await asyncio.to_thread(self._named, "ray::build_serve_application"):
-                if deployed.done():
-                    raise RuntimeError("the new version was never seen to be built")
+        before = self._builds()
+        async with asyncio.timeout(_SETTLE_S), asyncio.TaskGroup() as group:
+            group.create_task(self.redeploy())
+            while self._builds() == before:  # noqa: ASYNC110 - no event says that it begins
                 await asyncio.sleep(_GLANCE_S)
             await self.controller()
 
@@ -199,9 +198,9 @@ class Faults:
         trees = [(node, {each.pid for each in process_tree(node.pid)}) for node in self.cluster.workers]
         return [node for node, tree in trees if tree & writing and not tree & ingress]
 
-    def _named(self, title: str) -> list[Process]:
-        """Return the cluster's processes with that title."""
-        return [each for each in self.cluster.processes() if command_of(each).startswith(title)]
+    def _builds(self) -> int:
+        """Return how many builds of a version have begun: each has a log."""
+        return len(list(self.cluster.logs.glob("serve/controller_build_*.log")))
 
     def _a_writer(self) -> Process:
         return self.draw.choice(sorted(self._writers(), key=lambda writer: writer.pid))

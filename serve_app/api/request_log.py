@@ -19,8 +19,8 @@ from typing import Any, Final
 import orjson
 
 from router.registry import Profile
+from serve_app.api.bill import unbilled_leg
 from serve_app.api.request_record import RequestRecord, key_id_of
-from serve_app.api.sse import modelled_leg
 from serve_app.engine.interface import Leg
 from sustainability.footprint import Footprint
 
@@ -120,7 +120,7 @@ def line_of(record: RequestRecord, profile: Profile) -> dict[str, Any]:
 
 def _took(record: RequestRecord, profile: Profile) -> dict[str, Any]:
     """Return what engines did for a request: its parts, and their sums; null if no engine did anything."""
-    metrics, unbilled = record.metrics, [modelled_leg(leg, profile) for leg in record.unbilled]
+    metrics, unbilled = record.metrics, [unbilled_leg(leg, profile) for leg in record.unbilled]
     legs = [leg for leg, _ in unbilled]
     parts = [used for _, used in unbilled]
     tokens, busy_s = sum(leg.completion_tokens for leg in record.unbilled), sum(leg.busy_s for leg in record.unbilled)

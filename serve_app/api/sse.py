@@ -9,15 +9,14 @@ import orjson
 
 from router.observation import TierState
 from router.plan import Plan
-from router.registry import Profile, Tier
+from router.registry import Baseline, Profile
 from router.trace_steps import TraceStep
+from serve_app.api.bill import Bill, bill_of
 from serve_app.api.spec_view import planned_spec, used_spec
 from serve_app.engine.interface import Finished, Leg, Token
 from sustainability.factors import Place, place_of
-from sustainability.footprint import Footprint, Hardware, baseline_seconds, footprint, full_footprint
-from sustainability.measured import NO_METER, Energy
+from sustainability.footprint import Hardware, baseline_seconds, footprint
 from sustainability.savings import savings
-from sustainability.units import SECONDS_PER_HOUR
 
 PING: Final = b": ping\n\n"
 PING_EVERY_S: Final = 0.4
@@ -142,25 +141,12 @@ def metrics_data(
         ended_s: clock when its last token came, s.
         legs: which replica gave which part; none is one.
     """
-    tier, spec, baseline = profile.tiers[plan.tier], finished.spec, profile.baseline
     engine_s = max(0.0, ended_s - admitted_s - finished.queue_ms / 1000)
     # The engine's own clock: of an answer of some ms, the way to the ingress takes a good part.
     shared_s = engine_s if finished.engine_s is None else finished.engine_s
     batch = max(1.0, shared_s / finished.busy_s) if finished.busy_s > 0 else 1.0
-    hardware = hardware_of(tier, finished)
     place = place_of(profile.energy)
-    used = footprint(hardware, finished.busy_s, place)
-    full = full_footprint(hardware, finished.busy_s, finished.idle_s, place)
-    # The parts of a tier that another one took over from. When it stopped, nobody asked it what it had measured.
-    earlier = [(profile.tiers[leg.tier], leg) for leg in legs if leg.tier != plan.tier]
-    for theirs, leg in earlier:
-        used += footprint(_modelled(theirs), leg.busy_s, place)
-        full += full_footprint(_modelled(theirs), leg.busy_s, 0.0, place)
-    ranges = [_range(tier, finished.busy_s, finished.energy, place)]
-    ranges += [_range(theirs, leg.busy_s, NO_METER, place) for theirs, leg in earlier]
-    baseline_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, finished.completion_tokens) / batch
-    instead = footprint(Hardware(1, baseline.active_watts, 0.0, baseline.price_usd_per_hour), baseline_s, place)
-    saved = savings(used, instead)
+    bill = bill_of(profile, plan.tier, finished, legs, place)
     made = max(finished.completion_tokens, sum(leg.completion_tokens for leg in legs))
     ttft_s = (ended_s if first_token_s is None else first_token_s) - arrived_s
     return {
@@ -172,32 +158,21 @@ def metrics_data(
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": finished.completion_tokens,
         "finish_reason": finished.finish_reason,
-        "spec": {
-            "method": plan.spec_method,
-            "steps": spec.steps,
-            "draft_tokens": spec.draft_tokens,
-            "accepted_tokens": spec.accepted_tokens,
-            "acceptance_rate": spec.accepted_tokens / spec.draft_tokens if spec.draft_tokens else None,
-            "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
-            **used_spec(spec),
-        },
-        "busy_s": round(finished.busy_s + sum(leg.busy_s for _, leg in earlier), 6),
-        "legs": [
-            _leg(leg, hardware if leg.tier == plan.tier else _modelled(profile.tiers[leg.tier]), place) for leg in legs
-        ],
+        "spec": _spec_data(plan, finished),
+        "busy_s": round(bill.busy_s, 6),
+        "legs": bill.legs,
         "mean_batch": round(batch, 3),
         "energy": {
-            "wh": used.energy_wh,
-            "full_wh": full.energy_wh,
-            # The range is of GPUs.
-            "range": {end: sum(one[end] for one in ranges) for end in ("low", "high")} if tier.gpus else None,
-            "source": "modelled" if finished.energy.busy_j is None or earlier else "measured",
-            "reason": _why_modelled(tier, finished, is_shared=bool(earlier)),
+            "wh": bill.used.energy_wh,
+            "full_wh": bill.full.energy_wh,
+            "range": bill.range_wh,
+            "source": bill.source,
+            "reason": bill.reason,
         },
-        "water_l": used.water_l,
-        "co2_g": used.co2_g,
-        "cost_usd": used.cost_usd,
-        "full": {"water_l": full.water_l, "co2_g": full.co2_g, "cost_usd": full.cost_usd},
+        "water_l": bill.used.water_l,
+        "co2_g": bill.used.co2_g,
+        "cost_usd": bill.used.cost_usd,
+        "full": {"water_l": bill.full.water_l, "co2_g": bill.full.co2_g, "cost_usd": bill.full.cost_usd},
         "place": {
             "site": profile.energy.site,
             "grid": profile.energy.grid,
@@ -206,70 +181,42 @@ def metrics_data(
             "co2_kg_per_kwh": place.co2_kg_per_kwh,
             "carbon": place.carbon,
         },
-        "savings": {
-            "wh": saved.wh,
-            "water_l": saved.water_l,
-            "co2_g": saved.co2_g,
-            "cost_usd": saved.cost_usd,
-            "percent": saved.percent,
-            "counterfactual": {
-                **baseline.model_dump(),
-                "mean_batch": round(batch, 3),
-                "busy_s": round(baseline_s, 6),
-                "completion_tokens": finished.completion_tokens,
-                "wh": instead.energy_wh,
-                "water_l": instead.water_l,
-                "co2_g": instead.co2_g,
-                "cost_usd": instead.cost_usd,
-            },
-        },
+        "savings": _savings_data(bill, profile.baseline, finished.completion_tokens, batch, place),
     }
 
 
-def hardware_of(tier: Tier, finished: Finished) -> Hardware:
-    """Return what the answer ran on: its watts as they were measured for it, else the tier's."""
-    energy, active_watts, idle_watts = finished.energy, tier.active_watts, tier.idle_watts
-    if energy.busy_j is not None and finished.busy_s > 0:
-        active_watts = energy.busy_j / finished.busy_s
-    if energy.idle_j is not None and finished.idle_s > 0:
-        idle_watts = energy.idle_j / finished.idle_s
-    return Hardware(tier.gpus, active_watts, idle_watts, tier.price_usd_per_hour)
+def _spec_data(plan: Plan, finished: Finished) -> dict[str, Any]:
+    spec = finished.spec
+    return {
+        "method": plan.spec_method,
+        "steps": spec.steps,
+        "draft_tokens": spec.draft_tokens,
+        "accepted_tokens": spec.accepted_tokens,
+        "acceptance_rate": spec.accepted_tokens / spec.draft_tokens if spec.draft_tokens else None,
+        "mean_acceptance_length": 1 + spec.accepted_tokens / spec.steps if spec.steps else None,
+        **used_spec(spec),
+    }
 
 
-def _modelled(tier: Tier) -> Hardware:
-    return Hardware(tier.gpus, tier.active_watts, tier.idle_watts, tier.price_usd_per_hour)
-
-
-def modelled_leg(leg: Leg, profile: Profile) -> tuple[dict[str, Any], Footprint]:
-    """Return the data of a part that is in no `metrics` event, as in one, and what it took."""
-    hardware, place = _modelled(profile.tiers[leg.tier]), place_of(profile.energy)
-    return _leg(leg, hardware, place), footprint(hardware, leg.busy_s, place)
-
-
-def _leg(leg: Leg, hardware: Hardware, place: Place) -> dict[str, Any]:
-    """Return the data of one part, with the energy and the cost of its share."""
-    used = footprint(hardware, leg.busy_s, place)
-    figures = {"busy_s": round(leg.busy_s, 6), "energy_wh": used.energy_wh, "cost_usd": used.cost_usd}
-    return leg._asdict() | figures
-
-
-def _why_modelled(tier: Tier, finished: Finished, *, is_shared: bool) -> str | None:
-    if finished.energy.busy_j is not None:
-        return "another tier began the answer, and its part was not measured" if is_shared else None
-    return finished.energy.reason or ("no engine with a meter" if tier.gpus else "no GPU: a CPU has no energy counter")
-
-
-def _range(tier: Tier, busy_s: float, measured: Energy, place: Place) -> dict[str, float]:
-    """Return what the GPUs may really have drawn, Wh.
-
-    Measured: by the error of their sensors. Modelled: by how far GPUs are from their modelled watts, and at most their
-    power limit.
-    """
-    if measured.busy_j is not None:
-        wh = measured.busy_j / SECONDS_PER_HOUR
-        return {"low": wh * (1 - place.sensor_error), "high": wh * (1 + place.sensor_error)}
-    high_watts = tier.active_watts * place.watts_high
-    if tier.limit_watts is not None:
-        high_watts = max(tier.active_watts, min(high_watts, tier.limit_watts))
-    hours = busy_s / SECONDS_PER_HOUR
-    return {"low": tier.active_watts * place.watts_low * hours, "high": high_watts * hours}
+def _savings_data(bill: Bill, baseline: Baseline, tokens: int, batch: float, place: Place) -> dict[str, Any]:
+    """Return what the baseline would have taken more for so many tokens, among as many requests at a time."""
+    busy_s = baseline_seconds(baseline.ttft_s, baseline.tokens_per_s, tokens) / batch
+    instead = footprint(Hardware(1, baseline.active_watts, 0.0, baseline.price_usd_per_hour), busy_s, place)
+    saved = savings(bill.used, instead)
+    return {
+        "wh": saved.wh,
+        "water_l": saved.water_l,
+        "co2_g": saved.co2_g,
+        "cost_usd": saved.cost_usd,
+        "percent": saved.percent,
+        "counterfactual": {
+            **baseline.model_dump(),
+            "mean_batch": round(batch, 3),
+            "busy_s": round(busy_s, 6),
+            "completion_tokens": tokens,
+            "wh": instead.energy_wh,
+            "water_l": instead.water_l,
+            "co2_g": instead.co2_g,
+            "cost_usd": instead.cost_usd,
+        },
+    }
