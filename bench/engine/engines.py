@@ -232,6 +232,10 @@ class Batch:
     """Requests that the engine refused, where that was allowed; `replies` has the others."""
     cached_tokens: int = 0
     """Prompt tokens of this batch that the engine had in its cache."""
+    silent_s: float = 0.0
+    """Longest time in which the engine had requests and finished no step, s."""
+    silent_after_s: float = 0.0
+    """The same, as it was said after the last answer, s."""
 
     @property
     def full(self) -> tuple[float, float]:
@@ -325,7 +329,14 @@ class EngineProcess:
             Totals(*data["busy"]),
             refused,
             data["cached_tokens"],
+            data["silent_s"],
+            data["silent_after_s"],
         )
+
+    @property
+    def pid(self) -> int:
+        """Of the process whose child is the engine's core."""
+        return self._process.pid
 
     def call(
         self, calls: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float = 600, claim: Claim = ANYBODY

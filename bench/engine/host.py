@@ -211,9 +211,11 @@ def messages_of(ask: Json) -> tuple[Message, ...]:
 @dataclass
 class LoopWatch:
     """Measures how long the event loop works without a pause, in its thread's CPU time, which a busy machine does not
-    change."""
+    change; and for how long the engine says nothing."""
 
+    engine: VllmEngine
     longest_s: float = 0.0
+    silent_s: float = 0.0
 
     async def run(self) -> None:
         """Measure until it is cancelled."""
@@ -222,6 +224,7 @@ class LoopWatch:
             await asyncio.sleep(0)
             now_s = time.thread_time()
             self.longest_s, before_s = max(self.longest_s, now_s - before_s), now_s
+            self.silent_s = max(self.silent_s, self.engine.silent_s())
             await asyncio.sleep(0.002)
 
 
@@ -326,7 +329,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
             asks, before, busy = batch["asks"], {key: counted(name) for key, name in COUNTERS.items()}, engine.totals()
             drawn = await energy.sums() if energy else None
             together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]))
-            loop = LoopWatch()
+            loop = LoopWatch(engine)
             watching = asyncio.ensure_future(loop.run())
             answering = [
                 asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{count + number}", ask))
@@ -348,6 +351,8 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 **{key: counted(name) - before[key] for key, name in COUNTERS.items()},
                 "own_drafts": [own.drafted, own.accepted],
                 "loop_s": loop.longest_s,
+                "silent_s": loop.silent_s,
+                "silent_after_s": engine.silent_s(),
                 "energy": _grown(drawn, await energy.sums() if energy else None),
                 "busy": [now - then for now, then in zip(engine.totals(), busy, strict=True)],
             }

@@ -20,7 +20,7 @@ import yaml
 from psutil import Process
 
 from bench.load.client import HOST
-from bench.load.processes import process_tree, stop_orphans, stop_tree
+from bench.load.processes import command_of, process_tree, stop_orphans, stop_tree
 from bench.load.servers import ServerError, app_config, free_port, get_json, get_status, ray_environment
 from bench.reporting.report import REPOSITORY
 
@@ -116,6 +116,16 @@ class Cluster:
         """Copy the logs, and return the folder, which outlives the cluster."""
         kept = Path(tempfile.mkdtemp(prefix="power-lever-logs-"))
         return Path(shutil.copytree(self.logs, kept, dirs_exist_ok=True))
+
+    def dump_stacks(self) -> None:
+        """Write among the logs what the replicas and engines do now, as far as their stacks can be read."""
+        folder = self.logs / f"stacks-{time.strftime('%H%M%S')}"
+        folder.mkdir(exist_ok=True)
+        for process in self.processes():
+            if any(name in command_of(process) for name in ("ray::ServeReplica", "EngineCore")):
+                command = [str(_BIN / "py-spy"), "dump", "--pid", str(process.pid)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                (folder / f"{process.pid}.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
 
     def forget(self, worker: subprocess.Popen[bytes]) -> None:
         """Take a worker that has ended off the list."""

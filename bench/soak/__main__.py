@@ -1,9 +1,10 @@
 """Kill what writes the streams of `/api/inference`, and count what their readers lose.
 
-32 streams (16 with `--quick`) run all the time for ten minutes (two) against the eco tier, which has three replicas on
-two nodes of a local Ray cluster; with drafts, emoji, and stop strings that do occur; greedy, so that each answer has a
-known text: the one of an undisturbed run before. One in eight streams is one of `/v1`. All kinds of faults happen in
-turns, in random order and at random moments in which another replica can go on and no stream is hit a third time:
+32 streams (16 with `--quick`) run all the time for ten minutes (two), and longer until each kind of fault has happened,
+against the eco tier, which has three replicas on two nodes of a local Ray cluster; with drafts, emoji, and stop strings
+that do occur; greedy, so that each answer has a known text: the one of an undisturbed run before. One in eight streams
+is one of `/v1`. All kinds of faults happen in turns, in random order and at random moments in which another replica can
+go on and no stream is hit a third time:
 
 engine       SIGKILL of an engine core: its replica ends with it
 replica      SIGKILL of a replica: its engine core ends by itself
@@ -53,14 +54,14 @@ def main(arguments: Sequence[str], print_line: Callable[[str], None] = print) ->
     with cluster(WORKERS, 2 * CPUS) as nodes:
         faults = Faults(nodes, given.stub, draw)
         soak = asyncio.run(soaked(faults, streams, pause_s, seconds))
-        logs = nodes.keep_logs() if soak.tally.lost else None
+        logs = nodes.keep_logs() if soak.tally.lost or soak.hung else None
     shown = figures(soak)
     print_report("Streams and faults", [shown], made_by)
     print_line("\n".join(soak.log))
     for kind, reason in faults.missing.items():
         print_line(f"without the fault {kind}: {reason}")
     asked = {"stopped": soak.exercises.stopped, "parts": soak.exercises.parts, "accepted": soak.exercises.accepted}
-    more = {"largest_tie": soak.tally.largest_tie, "faults": dict(soak.kills), "asked": asked}
+    more = {"largest_tie": soak.tally.largest_tie, "hung": soak.hung, "faults": dict(soak.kills), "asked": asked}
     print_line(f"{more}")
     for error, count in soak.tally.errors.most_common():
         print_line(f"{count} x {error}")

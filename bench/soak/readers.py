@@ -20,6 +20,8 @@ class TokenReader:
     """Keeps the tokens of a stream of `/api/inference`, when they came, and how it ended."""
 
     def __init__(self) -> None:
+        self.heard_s = 0.0
+        """When the last token came, or the reader began to wait for one; monotonic clock, s."""
         self.ended = False
         self.error: str | None = None
         self.ids: list[int] = []
@@ -45,6 +47,7 @@ class TokenReader:
                 self.ids.append(given["token_id"])
                 self.logprobs.append(given["logprob"])
                 self.times_s.append(now_s)
+                self.heard_s = now_s
                 self.text += given["text"]
                 self.accepted += given["spec_accepted"]
                 self.parts += not given["text"]
@@ -68,6 +71,8 @@ class ChatReader:
     """Keeps the text of a stream of `/v1/chat/completions`, and how it ended."""
 
     def __init__(self) -> None:
+        self.heard_s = 0.0
+        """As of `TokenReader`."""
         self.ended = False
         self.error: str | None = None
         self.retryable = False
@@ -87,6 +92,7 @@ class ChatReader:
                 self.error = f"{chunk['error'].get('code')}: {chunk['error'].get('message')}"
                 self.retryable = bool(chunk["error"].get("retryable"))
                 continue
+            self.heard_s = now_s
             self.text += "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
 
 

@@ -8,11 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import psutil
 
-from bench.load.client import Request, fetch
+from bench.load.client import Outcome, Request, fetch
 from bench.reporting.report import Value
 from bench.soak.faults import REPLICAS, Faults
 from bench.soak.readers import ChatReader, Json, Tally, TokenReader
@@ -26,6 +26,9 @@ ENDS_WITHIN_S: Final = 960.0
 """A stream without an end by then hangs: `limits.request_timeout_s` and a minute."""
 MAX_TOKENS: Final = 64
 """Of each answer."""
+HANGS_AFTER_S: Final = 120.0
+"""A stream without a token for so long, s, is looked at while it hangs."""
+_WATCH_EVERY_S: Final = 10.0
 _POLL_S: Final = 0.5
 PROMPTS: Final = (
     "Write a long story about a lighthouse keeper.",
@@ -38,6 +41,7 @@ PROMPTS: Final = (
     "Write a dialogue between the moon 🌙 and the sea 🌊.",
 )
 _STOP_CHARS: Final = 8
+ReaderT = TypeVar("ReaderT", TokenReader, ChatReader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +103,21 @@ class Soak:
     tally: Tally = field(default_factory=Tally)
     kills: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
+    hung: int = 0
+    """Streams without a token for `HANGS_AFTER_S`."""
+    _open: set[TokenReader | ChatReader] = field(default_factory=set)
     _hits: dict[int, int] = field(default_factory=dict)
     """Faults since each open stream began."""
     _began_s: float = 0.0
     _ended: bool = False
 
     async def run(self, seconds: float) -> None:
-        """Draw all kinds of faults in turns for so long; streams that are open then are read to their end."""
-        await self._during(self._draw_until(time.monotonic() + seconds))
+        """Draw all kinds of faults in turns for so long, and up to twice as long until each has happened.
+
+        Streams that are open then are read to their end.
+        """
+        now_s = time.monotonic()
+        await self._during(self._draw_until(now_s + seconds, now_s + 2 * seconds))
 
     async def run_each(self) -> None:
         """Let each kind of fault happen once; streams that are open then are read to their end."""
@@ -114,13 +125,30 @@ class Soak:
 
     async def _during(self, faults: Awaitable[None]) -> None:
         self._began_s = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for number in range(self.streams):
-                group.create_task(self._read(number))
-            try:
-                await faults
-            finally:
-                self._ended = True
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self.streams):
+                    group.create_task(self._read(number))
+                try:
+                    await faults
+                finally:
+                    self._ended = True
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        """Note the streams that hang, each once, and what the processes do meanwhile."""
+        noted: set[TokenReader | ChatReader] = set()
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            now_s = time.monotonic()
+            hang = {reader for reader in self._open if now_s - reader.heard_s > HANGS_AFTER_S} - noted
+            if hang:
+                noted |= hang
+                self.hung += len(hang)
+                self._note(now_s, f"{len(hang)} streams hang")
+                await asyncio.to_thread(self.faults.cluster.dump_stacks)
 
     async def _read(self, number: int) -> None:
         is_chat = number % CHAT_EVERY == CHAT_EVERY - 1
@@ -132,7 +160,7 @@ class Soak:
     async def _read_own(self) -> None:
         exercise = self.draw.choice(self.exercises.own)
         reader = TokenReader()
-        outcome = await fetch(exercise.request, reader, to_end=True)
+        outcome = await self._fetched(exercise.request, reader)
         reader.error = reader.error or outcome.error
         self.tally.add(reader, exercise.whole)
         if reader.error is not None and reader.ids:
@@ -141,20 +169,30 @@ class Soak:
     async def _read_chat(self) -> None:
         chat = self.draw.choice(self.exercises.chats)
         reader = ChatReader()
-        outcome = await fetch(chat.request, reader, to_end=True)
+        outcome = await self._fetched(chat.request, reader)
         reader.error = reader.error or outcome.error
         self.tally.add_chat(reader, chat.whole)
         if reader.error is not None and reader.text:
             self._note(outcome.end_s, f"a stream of /v1 was cut: {reader.error}")
 
-    async def _draw_until(self, ends_s: float) -> None:
-        while True:
+    async def _fetched(self, request: Request, reader: ReaderT) -> Outcome[ReaderT]:
+        reader.heard_s = time.monotonic()
+        self._open.add(reader)
+        try:
+            return await fetch(request, reader, to_end=True)
+        finally:
+            self._open.remove(reader)
+
+    async def _draw_until(self, ends_s: float, latest_s: float) -> None:
+        while time.monotonic() < ends_s or not set(self.faults.kinds) <= set(self.kills):
             kinds = list(self.faults.kinds)
             self.draw.shuffle(kinds)
             for kind in kinds:
+                until_s = ends_s if self.kills[kind] else latest_s
                 pause_s = self.draw.expovariate(1 / self.pause_s)
-                await asyncio.sleep(max(0.0, min(pause_s, ends_s - time.monotonic())))
-                if not await self._make(kind, ends_s):
+                await asyncio.sleep(max(0.0, min(pause_s, until_s - time.monotonic())))
+                made = await self._make(kind, until_s)
+                if not made and time.monotonic() >= latest_s:
                     return
 
     async def _draw_each(self) -> None:

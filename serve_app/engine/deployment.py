@@ -32,7 +32,7 @@ from serve_app.engine.card_lock import card_to_itself
 from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
 from serve_app.engine.energy.card_file import shared_folder
 from serve_app.engine.energy.meter import EnergyMeter, Share
-from serve_app.engine.engine_watch import end_with_engine
+from serve_app.engine.engine_watch import STALLED_AFTER_S, end_with_engine, raise_if_stalled
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
 from serve_app.engine.kept_log import serves_log_kept
@@ -44,7 +44,7 @@ from serve_app.fairness.claims import claiming
 from serve_app.pool.metrics_reports import ReplicaMetrics
 from serve_app.transport.asgi_call import HttpCall
 from serve_app.transport.channel import ReplyTo, send_items
-from serve_app.transport.heartbeat import HeartbeatThread
+from serve_app.transport.heartbeat import BEAT_EVERY_S, HeartbeatThread
 from serve_app.transport.ray_errors import RAY_ERRORS
 
 logger = logging.getLogger("ray.serve")
@@ -102,10 +102,11 @@ class EngineDeployment:
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
             Supervised("engine watch", self._end_with_engine),
+            Supervised("pulse", self._pulse),
             *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._energy else ()),
             self._metrics.reports.work,
         )
-        self._heartbeat = HeartbeatThread()
+        self._heartbeat = HeartbeatThread(STALLED_AFTER_S)
         self._heartbeat.start()
         await self._report_and_obey()
         for work in self._background:
@@ -137,10 +138,11 @@ class EngineDeployment:
     async def check_health(self) -> None:
         """Raise when Serve has to replace this replica.
 
-        That is when the engine is dead, or when the background work has failed for so long that only another replica
-        may help.
+        That is when the engine is dead or stalls, or when the background work has failed for so long that only another
+        replica may help.
         """
         await self._engine.check_health()
+        raise_if_stalled(self._engine)
         for work in self._background:
             work.raise_if_hopeless()
 
@@ -244,6 +246,11 @@ class EngineDeployment:
     async def _end_with_engine(self) -> None:
         # `ray.actor.exit_actor` may only be called in a method that Ray called.
         await end_with_engine(self._replica_id, self._engine, lambda: self._signals.under_way, lambda: os._exit(1))
+
+    async def _pulse(self) -> None:
+        await asyncio.sleep(BEAT_EVERY_S)
+        raise_if_stalled(self._engine)
+        self._heartbeat.pulse()
 
     async def _report_running(self) -> None:
         await asyncio.sleep(REPORT_EVERY_S)

@@ -2,6 +2,9 @@
 
 Serve checks a replica's health every few seconds and replaces it after three failures; meanwhile it sends requests
 there. A process that has ended is noticed by the next request and by Serve's next health check.
+
+An engine that stalls (a collective that hangs, a stopped process) does not die. After `STALLED_AFTER_S` its replica
+sends no heartbeat any more, so that its streams go on elsewhere, and is not healthy.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.engine.interface import Engine
+from serve_app.engine.interface import Engine, EngineError
 
 logger = logging.getLogger("ray.serve")
 
+STALLED_AFTER_S: Final = 300.0
+"""An engine that has requests and finishes no step for so long, s, stalls: vLLM gives a step of several GPUs as long
+(`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`)."""
 _LAST_ERRORS_S: Final = 2.0
 """Longest time between an engine's death and its replica's end, s."""
 _POLL_EVERY_S: Final = 0.02
@@ -35,6 +41,15 @@ async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int
     rest = {asyncio.ensure_future(engine.shutdown()), asyncio.ensure_future(_idle(under_way))}
     await asyncio.wait(rest, timeout=_LAST_ERRORS_S)
     end()
+
+
+def raise_if_stalled(engine: Engine) -> None:
+    """Raise `EngineError` if the engine stalls."""
+    silent_s = engine.silent_s()
+    if silent_s > STALLED_AFTER_S:
+        raise EngineError(
+            "engine_dead", f"the engine has finished no step for {silent_s:.0f} s", status=503, retryable=True
+        )
 
 
 async def _idle(under_way: Callable[[], int]) -> None:

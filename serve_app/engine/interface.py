@@ -318,6 +318,10 @@ class Engine(Protocol):
         """Return when the engine cannot serve anymore. Only for an engine that has answered before."""
         ...
 
+    def silent_s(self) -> float:
+        """Return for how long it has had requests and finished no step, s; 0: it has none."""
+        ...
+
     def load(self) -> EngineLoad:
         """Return how many requests are running and waiting in the engine."""
         ...

@@ -326,6 +326,10 @@ class StubEngine:
         """See `Engine.died`. Never returns: a stub ends only with its process."""
         await asyncio.Event().wait()
 
+    def silent_s(self) -> float:
+        """See `Engine.silent_s`. A stub never stalls."""
+        return 0.0
+
     def load(self) -> EngineLoad:
         """Return the streams under way; a stub queues nothing."""
         return EngineLoad(running=len(self._running), waiting=0)

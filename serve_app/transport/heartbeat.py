@@ -1,8 +1,8 @@
 """A sign of life of each replica, once a second, on a connection of its own to each ingress replica that it answers.
 
 A replica whose process or node is gone without notice, or that the network no longer reaches, closes no connection: its
-streams would wait until the request's time is over. The replica's side is a thread, since an event loop that stalls (a
-long prompt is tokenized, a library holds it) is no death.
+streams would wait until the request's time is over. The replica's side is a thread, since an event loop that stalls for
+a while (a long prompt is tokenized, a library holds it) is no death; one that stalls for minutes is.
 
 HeartbeatThread   the replica's side
 Heartbeats        the ingress's side: which replicas were not heard of for too long
@@ -36,9 +36,17 @@ class BeatTo(NamedTuple):
 
 
 class HeartbeatThread:
-    """Beats to every ingress replica that has a stream here."""
+    """Beats to every ingress replica that has a stream here.
 
-    def __init__(self) -> None:
+    Args:
+        stalled_after_s: without a `pulse` for so long it beats no more, s.
+        clock: monotonic, s.
+    """
+
+    def __init__(self, stalled_after_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stalled_after_s = stalled_after_s
+        self._clock = clock
+        self._pulsed_s = clock()
         self._lock = threading.Lock()
         self._streams: Counter[BeatTo] = Counter()
         self._connections: dict[BeatTo, socket.socket] = {}
@@ -48,6 +56,10 @@ class HeartbeatThread:
     def start(self) -> None:
         """Begin to beat."""
         self._thread.start()
+
+    def pulse(self) -> None:
+        """Note that the event loop goes on, and the engine."""
+        self._pulsed_s = self._clock()
 
     def stop(self) -> None:
         """End, and close the connections."""
@@ -72,6 +84,8 @@ class HeartbeatThread:
                 wanted = set(self._streams)
             for ingress in set(self._connections) - wanted:
                 self._connections.pop(ingress).close()
+            if self._clock() - self._pulsed_s > self._stalled_after_s:
+                continue
             for ingress in wanted:
                 self._beat(ingress)
         for connection in self._connections.values():

@@ -92,9 +92,12 @@ class _LoadCounter(StatLoggerBase):
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self.running = 0
         self.kv_usage = 0.0
+        self.told_s = 0.0
+        """When a step ended, monotonic clock, s; also one that gave no token."""
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
         if scheduler_stats is not None:
+            self.told_s = time.monotonic()
             self.running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
 
@@ -436,6 +439,13 @@ class VllmEngine:
     async def check_health(self) -> None:
         """See `Engine.check_health`."""
         await self._engine.check_health()
+
+    def silent_s(self) -> float:
+        """See `Engine.silent_s`."""
+        if not self._engine.output_processor.get_num_unfinished_requests():
+            return 0.0
+        told_s = max((counter.told_s for counter in self._counters), default=0.0)
+        return time.monotonic() - max(told_s, self._records.working_since_s)
 
     def load(self) -> EngineLoad:
         """See `Engine.load`.

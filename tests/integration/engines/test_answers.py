@@ -14,12 +14,14 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from threading import Timer
 from typing import Any, Final
 
 import pytest
 
 from bench.energy import equal, restless, spread, unbilled
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
+from bench.load.processes import command_of, process_tree
 from cluster.profiles.reading import load_profile
 from router.signs import WINDOW
 from tests.support.e2e_app import MODEL
@@ -38,6 +40,7 @@ FIT_CHARACTERS: Final = 160_000
 """Few enough that they could be 2048 tokens of this model's longest, so they are tokenized."""
 LONG_PROMPTS: Final = 12
 """To tokenize them one after the other takes more than a second of CPU time."""
+STOPPED_S: Final = 3.0
 LOOP_S: Final = 0.4
 """CPU time of the event loop at a stretch: more than it takes for anything else."""
 
@@ -88,6 +91,18 @@ def test_both_ways_to_ask_give_the_same_greedy_text(engine: EngineProcess, answe
     answered = json.loads(called.body)
     assert answered["choices"][0]["message"]["content"] == answer.text
     assert answered["usage"]["prompt_tokens"] == answer.prompt_tokens
+
+
+def test_an_engine_that_is_stopped_is_silent_until_it_goes_on(engine: EngineProcess, answer: Reply) -> None:
+    (core,) = [each for each in process_tree(engine.pid) if "EngineCore" in command_of(each)]
+    core.suspend()
+    goes_on = Timer(STOPPED_S, core.resume)
+    goes_on.start()
+    batch = engine.ask([Ask(PROMPT, max_tokens=TOKENS)])
+    goes_on.join()
+    assert batch.token_ids == [answer.token_ids]
+    assert STOPPED_S - 0.5 < batch.silent_s < batch.seconds
+    assert batch.silent_after_s == 0.0
 
 
 def test_the_template_its_arguments_and_the_models_defaults_are_in_that_text(

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import pytest
 
 from serve_app.api.errors import ApiError
+from serve_app.engine.engine_watch import STALLED_AFTER_S
 from serve_app.transport import channel as token_channel
 from serve_app.transport import heartbeat
 from serve_app.transport.channel import Item, TokenChannel, send_items
@@ -104,7 +105,7 @@ async def test_the_streams_of_a_silent_replica_are_lost(channel: TokenChannel) -
 @REAL_LOOPS
 async def test_a_replica_that_beats_keeps_its_streams_though_they_are_silent(channel: TokenChannel) -> None:
     stream = channel.open()
-    thread = HeartbeatThread()
+    thread = HeartbeatThread(STALLED_AFTER_S)
     thread.start()
     with thread.stream_to(stream.reply_to.beats("one")):
         sending = asyncio.ensure_future(send_items(stream.reply_to, "one", silent()))
@@ -131,7 +132,7 @@ async def test_the_thread_goes_on_while_the_event_loop_stalls(monkeypatch: pytes
         writer.close()
 
     server = await asyncio.start_server(listen, "127.0.0.1", 0)
-    thread = HeartbeatThread()
+    thread = HeartbeatThread(STALLED_AFTER_S)
     thread.start()
     with thread.stream_to(BeatTo("127.0.0.1", server.sockets[0].getsockname()[1], b"hello")):
         await asyncio.wait_for(beats.get(), PATIENCE_S)
@@ -142,8 +143,37 @@ async def test_the_thread_goes_on_while_the_event_loop_stalls(monkeypatch: pytes
     server.close()
 
 
+@REAL_LOOPS
+async def test_a_replica_that_has_stalled_for_minutes_beats_no_more_until_it_goes_on(channel: TokenChannel) -> None:
+    clock = Clock()
+    thread = HeartbeatThread(STALLED_AFTER_S, clock)
+    thread.start()
+    stream = channel.open()
+    with thread.stream_to(stream.reply_to.beats("one")):
+        sending = asyncio.ensure_future(send_items(stream.reply_to, "one", silent()))
+        assert await stream.get(PATIENCE_S) == b"one"
+        clock.now_s = STALLED_AFTER_S
+        ended = asyncio.ensure_future(stream.get(PATIENCE_S))
+        done, _ = await asyncio.wait({ended}, timeout=1)  # twice as long as a silent one is kept
+        assert not done
+        clock.now_s += 1
+        with pytest.raises(ApiError, match="nothing was heard of the engine replica"):
+            await asyncio.wait_for(ended, PATIENCE_S)
+        await asyncio.wait_for(sending, PATIENCE_S)
+        thread.pulse()
+        stream = channel.open()
+        sending = asyncio.ensure_future(send_items(stream.reply_to, "one", silent()))
+        assert await stream.get(PATIENCE_S) == b"one"
+        ended = asyncio.ensure_future(stream.get(PATIENCE_S))
+        done, _ = await asyncio.wait({ended}, timeout=1)
+        assert not done
+    thread.stop()
+    await stream.aclose()
+    await asyncio.wait_for(sending, PATIENCE_S)
+
+
 def test_an_ingress_that_is_gone_does_not_end_the_thread() -> None:
-    thread = HeartbeatThread()
+    thread = HeartbeatThread(STALLED_AFTER_S)
     thread.start()
     with thread.stream_to(BeatTo("127.0.0.1", 9, b"hello")):
         time.sleep(1.5)
