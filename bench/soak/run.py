@@ -20,6 +20,8 @@ from bench.soak.readers import ChatReader, Json, Tally, TokenReader
 MOST_HITS: Final = 2
 CUTTING: Final = frozenset({"engine", "replica", "sigterm", "silence", "socket", "node"})
 """Faults that cut streams; the others let them end."""
+PARTS: Final = frozenset({"redeploy", "controller"})
+"""`build` is made of both."""
 CHAT_EVERY: Final = 8
 """One in so many streams is one of `/v1`."""
 ENDS_WITHIN_S: Final = 960.0
@@ -120,7 +122,10 @@ class Soak:
         await self._during(self._draw_until(now_s + seconds, now_s + 2 * seconds))
 
     async def run_each(self) -> None:
-        """Let each kind of fault happen once; streams that are open then are read to their end."""
+        """Let each kind of fault happen once, but for the parts of others.
+
+        Streams that are open then are read to their end.
+        """
         await self._during(self._draw_each())
 
     async def _during(self, faults: Awaitable[None]) -> None:
@@ -196,7 +201,7 @@ class Soak:
                     return
 
     async def _draw_each(self) -> None:
-        kinds = list(self.faults.kinds)
+        kinds = [kind for kind in self.faults.kinds if kind not in PARTS]
         self.draw.shuffle(kinds)
         for kind in kinds:
             await asyncio.sleep(self.draw.expovariate(1 / self.pause_s))
