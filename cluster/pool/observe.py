@@ -36,10 +36,14 @@ def tier_deployment(overview: DeploymentStatusOverview) -> TierDeployment:
     states = {str(getattr(state, "value", state)): count for state, count in overview.replica_states.items()}
     running = states.get("RUNNING", 0) + states.get("PENDING_MIGRATION", 0)  # the latter still serve
     status = str(getattr(overview.status, "value", overview.status))
+    # Where a replica dies while its deployment is updated, as it also is after a restart of the controller, Serve says
+    # that the deploy has failed, and starts another replica.
+    trigger = str(getattr(overview.status_trigger, "value", overview.status_trigger))
+    gave_up = status == "DEPLOY_FAILED" and trigger != "HEALTH_CHECK_FAILED"
     return TierDeployment(
         running=running,
         starting=states.get("STARTING", 0) + states.get("RECOVERING", 0) + states.get("UPDATING", 0),
-        failed=status == "DEPLOY_FAILED" and not running,
+        failed=gave_up and not running,
         unhealthy=status == "UNHEALTHY",
         message=overview.message,
     )

@@ -20,6 +20,10 @@ def loading(
     return ReplicaReport("eco", replica, "loading", entry, failures)
 
 
-def overview(status: DeploymentStatus, **replicas: int) -> DeploymentStatusOverview:
+def overview(
+    status: DeploymentStatus,
+    trigger: DeploymentStatusTrigger = DeploymentStatusTrigger.UNSPECIFIED,
+    **replicas: int,
+) -> DeploymentStatusOverview:
     states = {ReplicaState(name): count for name, count in replicas.items()}
-    return DeploymentStatusOverview(status, DeploymentStatusTrigger.UNSPECIFIED, states, "words of Serve")
+    return DeploymentStatusOverview(status, trigger, states, "words of Serve")

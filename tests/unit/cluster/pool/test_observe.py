@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from ray.serve._private.common import DeploymentStatus
+from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger
 
 from cluster.pool.messages import ReplicaReport
 from cluster.pool.observe import TierDeployment, observe, tier_deployment
@@ -149,6 +151,23 @@ def test_serves_status_becomes_a_tier_deployment(
     assert (state.running, state.starting, state.failed) == (expected.running, expected.starting, expected.failed)
     assert state.unhealthy is (status is DeploymentStatus.UNHEALTHY)
     assert state.message == "words of Serve"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "failed"),
+    [
+        (DeploymentStatusTrigger.REPLICA_STARTUP_FAILED, True),
+        # Where one dies in an update, or after a restart of Serve's controller, another one is started.
+        (DeploymentStatusTrigger.HEALTH_CHECK_FAILED, False),
+    ],
+)
+def test_a_tier_is_given_up_when_its_replicas_cannot_start_and_not_when_one_has_died(
+    trigger: DeploymentStatusTrigger, failed: bool
+) -> None:
+    status = overview(DeploymentStatus.DEPLOY_FAILED, trigger, STARTING=1)
+    assert tier_deployment(status).failed is failed
+    in_json = replace(status, status="DEPLOY_FAILED", status_trigger=str(trigger.value))  # as the controller answers
+    assert tier_deployment(in_json).failed is failed
 
 
 def test_a_tier_shows_n_gram_drafting_as_soon_as_one_replica_has_switched() -> None:
