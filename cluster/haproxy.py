@@ -53,6 +53,16 @@ _NO_APPLICATION: Final = _refusal(
     503, "overloaded", "no application is served at this moment", retry=True, rule="http-request return"
 )
 """Instead, while there is none at all: its first replica starts, or Serve has lost it in a redeploy."""
+_UNKNOWN_TO_SERVE: Final = (
+    _refusal(503, "overloaded", "no application is served at this moment", retry=True, rule="http-response return")
+    + " if { status 404 503 } { res.hdr(content-type) -m beg text/plain }"
+)
+"""Instead of what Serve's own proxy says of an application that it does not know or that failed. Ours say it in JSON,
+never in plain text."""
+_ROUTE: Final = re.compile(r"^ *use_backend (?P<name>\S+) if is_(?P=name)$", re.MULTILINE)
+_FALLBACK: Final = re.compile(r"^ *server .* backup$", re.MULTILINE)
+"""Serve's own proxy on the head."""
+_REPLICA: Final = re.compile(r"^ *server (?!.* backup$).*\n", re.MULTILINE)
 EDITS = (
     # With splice(2) HAProxy does not see the bytes. Most clients that left while they waited for a whole answer went
     # unnoticed (2.8.25, 4 of 6 tries), and their engines kept running.
@@ -100,6 +110,8 @@ EDITS = (
         (_NO_APPLICATION_HERE,),
     ),
     Edit(r" *errorfile 504 .*", (_refusal(504, "timeout", "the ingress did not answer", retry=True),)),
+    # Serve's own proxy answers in plain text.
+    Edit(r"( *server .* backup)", (r"\1", _UNKNOWN_TO_SERVE.replace("\\", r"\\")), always=False),
 )
 """The changes to Ray's configuration (2.60), with reasons."""
 
@@ -114,57 +126,38 @@ def edited(config: str) -> str:
         config, count = re.subn(rf"^{pattern}$", "\n".join(lines), config, flags=re.MULTILINE)
         if always and not count:
             raise ValueError(f"cluster/haproxy.py: Ray's HAProxy configuration has no line {pattern!r} any more")
-    if not re.search(r"^ *use_backend ", config, re.MULTILINE):
+    if not _ROUTE.search(config):
         config = config.replace(_NO_APPLICATION_HERE, _NO_APPLICATION)
     return config
 
 
 def with_lost(config: str, last: str) -> str:
-    """Return the configuration with the applications that it lacks and the last one had.
+    """Return the configuration with the routes of the last one, if it has no application at all.
 
     Serve's controller clears an application's target while it builds the next version (2.60). When it restarts then, it
     knows no route to the application, and says that there is none until the version is built. But the replicas run, and
-    Serve's own proxy, which stands in for them in HAProxy, finds them. Of an application that was really deleted only
-    that proxy answers, that it knows no such path: its clients get the answer of `config` for no application instead.
+    Serve's own proxy, which stands in for them in HAProxy, finds them. The routes lead to it, as the replicas' ports
+    may be others' by now. It also knows when the applications were really deleted (`_UNKNOWN_TO_SERVE`).
 
     Args:
         config: edited; HAProxy is to start with it.
         last: edited; HAProxy runs with it.
     """
-    prefixes = _prefixes(config)
-    for name, prefix in _prefixes(last).items():
-        if name in prefixes:
-            continue
-        # The first rule that matches counts: the longest path comes first.
-        shorter = (each for each, other in prefixes.items() if len(other) < len(prefix))
-        below = next((f"    use_backend {each} " for each in shorter), "    default_backend ")
-        config = config.replace(below, _rules(last, name) + below, 1)
-        backend = _backend(last, name) + _instead_of_serves_404(config)
-        config = config.replace("\nlisten stats\n", f"\n{backend}listen stats\n", 1)
+    if _ROUTE.search(config):
+        return config
+    for name in (found["name"] for found in _ROUTE.finditer(last)):
+        (backend,) = re.findall(rf"^backend {re.escape(name)}\n(?: .*\n)*", last, re.MULTILINE)
+        if _FALLBACK.search(backend):
+            config = config.replace("    default_backend ", _rules(last, name) + "    default_backend ", 1)
+            config = config.replace("\nlisten stats\n", "\n" + _REPLICA.sub("", backend) + "listen stats\n", 1)
     return config
 
 
-def _prefixes(config: str) -> dict[str, str]:
-    """Return the path below which each backend's application is, as Ray sorts them: the longest first."""
-    return dict(re.findall(r"^ *acl is_(\S+) path (/\S*)$", config, re.MULTILINE))
-
-
 def _rules(config: str, name: str) -> str:
-    """Return the lines of the front end that are about that backend."""
+    """Return the lines of the front end that lead to that backend, and say that it is healthy."""
     about = rf"(?<!\S)(?:is_{re.escape(name)}|backend_{re.escape(name)}_server_up)(?!\S)"
-    return "".join(re.findall(rf"^.*{about}.*\n", config, re.MULTILINE))
-
-
-def _backend(config: str, name: str) -> str:
-    """Return that backend as Ray wrote it."""
-    (found,) = re.findall(rf"^backend {re.escape(name)}\n(?: .*\n)*", config, re.MULTILINE)
-    return re.sub(r"^ *http-response return .*\n", "", found, flags=re.MULTILINE)
-
-
-def _instead_of_serves_404(config: str) -> str:
-    """Return the configuration's answer for no application, as a line of a backend. Our own 404 are JSON."""
-    (answer,) = re.findall(r"^backend default_backend\n *http-request (return .*)$", config, re.MULTILINE)
-    return f"    http-response {answer} if {{ status 404 }} {{ res.hdr(content-type) -m beg text/plain }}\n"
+    lines = re.findall(rf"^.*{about}.*\n", config, re.MULTILINE)
+    return "".join(line for line in lines if "ingress_request_router" not in line)
 
 
 def main() -> None:
@@ -178,6 +171,9 @@ def main() -> None:
     if "-sf" in arguments and last.exists():  # it takes over from a HAProxy that runs
         config = with_lost(config, last.read_text(encoding="utf-8"))
     path.write_text(config, encoding="utf-8")
-    last.write_text(config, encoding="utf-8")
+    # At once: a process may end at any moment.
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(config, encoding="utf-8")
+    unfinished.replace(last)
     binary = get_haproxy_binary()
     os.execv(binary, [binary, *arguments])

@@ -234,8 +234,6 @@ class Batch:
     """Prompt tokens of this batch that the engine had in its cache."""
     silent_s: float = 0.0
     """Longest time in which the engine had requests and finished no step, s."""
-    silent_after_s: float = 0.0
-    """The same, as it was said after the last answer, s."""
 
     @property
     def full(self) -> tuple[float, float]:
@@ -330,7 +328,6 @@ class EngineProcess:
             refused,
             data["cached_tokens"],
             data["silent_s"],
-            data["silent_after_s"],
         )
 
     @property

@@ -32,6 +32,7 @@ from router.spec_params import SpecParams
 from serve_app.api.errors import Failure
 from serve_app.engine.energy.card_file import shared_folder
 from serve_app.engine.energy.meter import EnergyMeter, Share
+from serve_app.engine.engine_watch import Silence
 from serve_app.engine.interface import EngineError, EngineItem, Finished, GenerationRequest, TokenStep
 from serve_app.engine.stream_items import http_items
 from serve_app.engine.vllm.engine import VllmEngine, start_vllm
@@ -215,6 +216,7 @@ class LoopWatch:
 
     engine: VllmEngine
     longest_s: float = 0.0
+    silence: Silence = field(default_factory=Silence)
     silent_s: float = 0.0
 
     async def run(self) -> None:
@@ -224,7 +226,10 @@ class LoopWatch:
             await asyncio.sleep(0)
             now_s = time.thread_time()
             self.longest_s, before_s = max(self.longest_s, now_s - before_s), now_s
-            self.silent_s = max(self.silent_s, self.engine.silent_s())
+            load = self.engine.load()
+            working = load.running + load.waiting > 0
+            silent_s = self.silence.look(time.monotonic(), self.engine.last_step_s(), working=working)
+            self.silent_s = max(self.silent_s, silent_s)
             await asyncio.sleep(0.002)
 
 
@@ -352,7 +357,6 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 "own_drafts": [own.drafted, own.accepted],
                 "loop_s": loop.longest_s,
                 "silent_s": loop.silent_s,
-                "silent_after_s": engine.silent_s(),
                 "energy": _grown(drawn, await energy.sums() if energy else None),
                 "busy": [now - then for now, then in zip(engine.totals(), busy, strict=True)],
             }

@@ -32,7 +32,7 @@ from serve_app.engine.card_lock import card_to_itself
 from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
 from serve_app.engine.energy.card_file import shared_folder
 from serve_app.engine.energy.meter import EnergyMeter, Share
-from serve_app.engine.engine_watch import STALLED_AFTER_S, end_with_engine, raise_if_stalled
+from serve_app.engine.engine_watch import STALLED_AFTER_S, end_with_engine
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
 from serve_app.engine.kept_log import serves_log_kept
@@ -138,11 +138,10 @@ class EngineDeployment:
     async def check_health(self) -> None:
         """Raise when Serve has to replace this replica.
 
-        That is when the engine is dead or stalls, or when the background work has failed for so long that only another
-        replica may help.
+        That is when the engine is dead, or when the background work has failed for so long that only another replica
+        may help.
         """
         await self._engine.check_health()
-        raise_if_stalled(self._engine)
         for work in self._background:
             work.raise_if_hopeless()
 
@@ -249,7 +248,6 @@ class EngineDeployment:
 
     async def _pulse(self) -> None:
         await asyncio.sleep(BEAT_EVERY_S)
-        raise_if_stalled(self._engine)
         self._heartbeat.pulse()
 
     async def _report_running(self) -> None:

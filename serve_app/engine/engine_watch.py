@@ -3,8 +3,8 @@
 Serve checks a replica's health every few seconds and replaces it after three failures; meanwhile it sends requests
 there. A process that has ended is noticed by the next request and by Serve's next health check.
 
-An engine that stalls (a collective that hangs, a stopped process) does not die. After `STALLED_AFTER_S` its replica
-sends no heartbeat any more, so that its streams go on elsewhere, and is not healthy.
+An engine that stalls (a collective that hangs, a driver, a stopped process) does not die. One that has requests and
+finishes no step for `STALLED_AFTER_S` is taken for dead.
 """
 
 from __future__ import annotations
@@ -14,20 +14,52 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.engine.interface import Engine, EngineError
+from serve_app.engine.interface import Engine
+from serve_app.transport.cancellation import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 
 STALLED_AFTER_S: Final = 300.0
-"""An engine that has requests and finishes no step for so long, s, stalls: vLLM gives a step of several GPUs as long
-(`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`)."""
+"""vLLM gives a step of several GPUs as long (`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`), s."""
+_LOOK_EVERY_S: Final = 1.0
 _LAST_ERRORS_S: Final = 2.0
 """Longest time between an engine's death and its replica's end, s."""
+_STOP_S: Final = 15.0
+"""Longest time for a stalled engine's processes to be stopped, s: they are asked first."""
 _POLL_EVERY_S: Final = 0.02
 
 
+class Silence:
+    """For how long an engine has had requests and has finished no step.
+
+    Time in which it has none does not count, and does not end the silence: requests that give up are no sign of life.
+    """
+
+    def __init__(self) -> None:
+        self.silent_s = 0.0
+        self._looked_s: float | None = None
+        self._last_step_s = 0.0
+
+    def look(self, now_s: float, last_step_s: float, *, working: bool) -> float:
+        """Return for how long, s. Call it about once a second.
+
+        Args:
+            now_s: clock, s.
+            last_step_s: when a step ended last, by any clock, s.
+            working: whether the engine has requests.
+        """
+        # After a pause of this process nothing is known of the engine: what it sent has not been read.
+        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, 2 * _LOOK_EVERY_S)
+        self._looked_s = now_s
+        if last_step_s != self._last_step_s:
+            self._last_step_s, self.silent_s = last_step_s, 0.0
+        elif working:
+            self.silent_s += passed_s
+        return self.silent_s
+
+
 async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int], end: Callable[[], None]) -> None:
-    """Wait for the engine's death, let the streams end with its error, and end this process.
+    """Wait until the engine has died or stalls, let the streams end with its error, and end this process.
 
     Args:
         name: of the replica, for the log.
@@ -35,21 +67,32 @@ async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int
         under_way: returns how many requests are at the engine.
         end: ends this process at once.
     """
-    await engine.died()
-    logger.error("%s: the engine has died; the replica ends so that Serve replaces it", name)
-    # vLLM has given each request its error. Its remaining processes would keep the GPU.
-    rest = {asyncio.ensure_future(engine.shutdown()), asyncio.ensure_future(_idle(under_way))}
-    await asyncio.wait(rest, timeout=_LAST_ERRORS_S)
+    died, stalls = asyncio.ensure_future(engine.died()), asyncio.ensure_future(_stalled(engine))
+    try:
+        done, _ = await asyncio.wait({died, stalls}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_and_wait(died, stalls)
+    for ended in done:
+        ended.result()
+    if died in done:
+        logger.error("%s: the engine has died; the replica ends so that Serve replaces it", name)
+        # vLLM has given each request its error. Its remaining processes would keep the GPU.
+        rest = {asyncio.ensure_future(engine.shutdown()), asyncio.ensure_future(_idle(under_way))}
+        await asyncio.wait(rest, timeout=_LAST_ERRORS_S)
+    else:
+        logger.error("%s: the engine has work and has finished no step for %g s; it is stopped", name, STALLED_AFTER_S)
+        # Its requests get no error from it: their streams end with this process.
+        await asyncio.wait({asyncio.ensure_future(engine.shutdown())}, timeout=_STOP_S)
     end()
 
 
-def raise_if_stalled(engine: Engine) -> None:
-    """Raise `EngineError` if the engine stalls."""
-    silent_s = engine.silent_s()
-    if silent_s > STALLED_AFTER_S:
-        raise EngineError(
-            "engine_dead", f"the engine has finished no step for {silent_s:.0f} s", status=503, retryable=True
-        )
+async def _stalled(engine: Engine) -> None:
+    """Return when the engine stalls."""
+    silence, loop = Silence(), asyncio.get_running_loop()
+    while silence.silent_s <= STALLED_AFTER_S:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        load = engine.load()
+        silence.look(loop.time(), engine.last_step_s(), working=load.running + load.waiting > 0)
 
 
 async def _idle(under_way: Callable[[], int]) -> None:

@@ -318,8 +318,8 @@ class Engine(Protocol):
         """Return when the engine cannot serve anymore. Only for an engine that has answered before."""
         ...
 
-    def silent_s(self) -> float:
-        """Return for how long it has had requests and finished no step, s; 0: it has none."""
+    def last_step_s(self) -> float:
+        """Return when a step ended last, by any clock, s; 0: none has."""
         ...
 
     def load(self) -> EngineLoad:

@@ -326,9 +326,9 @@ class StubEngine:
         """See `Engine.died`. Never returns: a stub ends only with its process."""
         await asyncio.Event().wait()
 
-    def silent_s(self) -> float:
-        """See `Engine.silent_s`. A stub never stalls."""
-        return 0.0
+    def last_step_s(self) -> float:
+        """See `Engine.last_step_s`. A stub never stalls."""
+        return time.monotonic()
 
     def load(self) -> EngineLoad:
         """Return the streams under way; a stub queues nothing."""

@@ -58,7 +58,7 @@ class HeartbeatThread:
         self._thread.start()
 
     def pulse(self) -> None:
-        """Note that the event loop goes on, and the engine."""
+        """Note that the event loop goes on."""
         self._pulsed_s = self._clock()
 
     def stop(self) -> None:

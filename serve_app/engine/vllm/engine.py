@@ -440,12 +440,9 @@ class VllmEngine:
         """See `Engine.check_health`."""
         await self._engine.check_health()
 
-    def silent_s(self) -> float:
-        """See `Engine.silent_s`."""
-        if not self._engine.output_processor.get_num_unfinished_requests():
-            return 0.0
-        told_s = max((counter.told_s for counter in self._counters), default=0.0)
-        return time.monotonic() - max(told_s, self._records.working_since_s)
+    def last_step_s(self) -> float:
+        """See `Engine.last_step_s`."""
+        return max((counter.told_s for counter in self._counters), default=0.0)
 
     def load(self) -> EngineLoad:
         """See `Engine.load`.

@@ -168,11 +168,6 @@ class SpecRecords:
         """Note that the engine has a request again, after it had none."""
         self._working_s = self._clock()
 
-    @property
-    def working_since_s(self) -> float:
-        """When it last got a request after it had none, by the clock, s."""
-        return self._working_s
-
     def busy_now_s(self, working: bool) -> float:
         """Return how long the engine has been busy, up to now, s; it never falls.
 

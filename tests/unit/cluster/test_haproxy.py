@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,20 +207,22 @@ def test_started_as_the_binary_it_edits_the_file_and_becomes_haproxy(
     assert path.read_text() == edited(rays_config)
 
 
-NONE: tuple[rays.BackendConfig, ...] = ()
 OURS = application("power-lever", "/")
 OTHER = application("power-lever-2.b", "/other")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
-@pytest.mark.parametrize("now", [NONE, (OURS,), (OTHER,)], ids=["none", "ours", "other"])
-def test_applications_that_a_restarted_controller_forgot_keep_their_routes(
-    tmp_path: Path, host: str, now: tuple[rays.BackendConfig, ...]
+@pytest.mark.parametrize("reloads", [1, 2, 3])
+def test_applications_that_a_restarted_controller_forgot_keep_their_routes_to_serves_proxy(
+    tmp_path: Path, host: str, reloads: int
 ) -> None:
-    both = edited(written(tmp_path, host, OURS, OTHER))
-    kept = with_lost(edited(written(tmp_path, host, *now)), both)
-    routes = [line for line in lines(kept) if line.startswith("use_backend ")]
+    kept = edited(written(tmp_path, host, OURS, OTHER))
+    for _ in range(reloads):
+        kept = with_lost(edited(written(tmp_path, host)), kept)
+    now = lines(kept)
+    routes = [line for line in now if line.startswith("use_backend ")]
     assert routes == [f"use_backend http-{name} if is_http-{name}" for name in ("power-lever-2.b", "power-lever")]
+    assert [line for line in now if line.startswith("server ")] == ["server proxy 127.0.0.1:8500 check backup"] * 2
     assert kept.count("\nbackend http-power-lever\n") == kept.count("\nbackend http-power-lever-2.b\n") == 1
     path = tmp_path / "haproxy.cfg"
     path.write_text(kept)
@@ -228,35 +231,46 @@ def test_applications_that_a_restarted_controller_forgot_keep_their_routes(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
-def test_what_is_there_stays_as_ray_wrote_it(tmp_path: Path, host: str) -> None:
-    last = edited(written(tmp_path, host, application("power-lever", "/", 30000)))
-    now = edited(written(tmp_path, host, application("power-lever", "/", 30001)))
-    assert with_lost(now, last) == now
+@pytest.mark.parametrize(
+    "now", [(OTHER,), (OURS,), (application("power-lever", "/", 30001),)], ids=["another", "one left", "another port"]
+)
+def test_where_ray_names_any_application_its_configuration_stays(
+    tmp_path: Path, host: str, now: tuple[rays.BackendConfig, ...]
+) -> None:
+    config = edited(written(tmp_path, host, *now))
+    assert with_lost(config, edited(written(tmp_path, host, OURS, OTHER))) == config
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+def test_a_route_without_serves_proxy_behind_it_is_not_kept(tmp_path: Path, host: str) -> None:
+    last, none = edited(written(tmp_path, host, replace(OURS, fallback_server=None))), edited(written(tmp_path, host))
+    assert with_lost(none, last) == none
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1"], indirect=True)
+@pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize(
-    ("others", "answer", "status", "body"),
+    ("answer", "status", "body"),
     [
-        (NONE, b"200 OK\r\nContent-Type: application/json", b"200", b"{}"),
-        # The application's own word on a path that it does not have.
-        (NONE, b"404 Not Found\r\nContent-Type: application/json", b"404", b"{}"),
-        # Serve's proxy, which no longer knows the application.
-        (NONE, b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"503", b'"code": "overloaded"'),
-        ((OTHER,), b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"404", b'"code": "not_found"'),
+        (b"200 OK\r\nContent-Type: application/json", b"200", b"{}"),
+        (b"404 Not Found\r\nContent-Type: application/json", b"404", b"{}"),
+        # Serve's proxy does not know the application, or it has no replica.
+        (b"404 Not Found\r\nContent-Type: text/plain; charset=utf-8", b"503", b'"code": "overloaded"'),
+        (b"503 Service Unavailable\r\nContent-Type: text/plain", b"503", b'"code": "overloaded"'),
     ],
-    ids=["answered", "its own 404", "deleted", "deleted beside another"],
+    ids=["answered", "its own 404", "deleted", "failed"],
 )
-def test_a_forgotten_application_answers_and_a_deleted_one_is_as_if_never_there(
-    tmp_path: Path, host: str, others: tuple[rays.BackendConfig, ...], answer: bytes, status: bytes, body: bytes
+def test_what_serves_proxy_answers_comes_through_but_for_its_own_words(
+    tmp_path: Path, host: str, forgotten: bool, answer: bytes, status: bytes, body: bytes
 ) -> None:
     with socket.create_server((HOST, 0)) as server:
-        last = edited(written(tmp_path, host, application("power-lever", "/", server.getsockname()[1])))
-        config = with_lost(edited(written(tmp_path, host)), last)
-        config = with_lost(edited(written(tmp_path, host, *others)), config)
-        # No proxy and no checks: the only connection to the replica is the client's.
-        config = re.sub(r".*(server proxy|default-server) .*\n", "", config)
-        config = re.sub(r"(server replica \S+) .*", r"\1", config)
+        proxy = rays.ServerConfig("proxy", HOST, server.getsockname()[1])
+        config = edited(written(tmp_path, host, replace(OURS, servers=[], fallback_server=proxy)))
+        if forgotten:
+            config = with_lost(edited(written(tmp_path, host)), config)
+        # No checks: the only connection to the proxy is the client's.
+        config = re.sub(r".*default-server .*\n", "", config)
+        config = re.sub(r"(server proxy \S+) check", r"\1", config)
         with running(config, tmp_path) as port, socket.create_connection((HOST, port), timeout=60) as client:
             client.sendall(b"GET /any HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             with server.accept()[0] as replica:
@@ -274,7 +288,7 @@ def test_only_a_haproxy_that_takes_over_keeps_routes(
 ) -> None:
     monkeypatch.setattr("os.execv", lambda binary, arguments: None)
     monkeypatch.setattr(sys, "argv", ["power-lever-haproxy", "-f", str(tmp_path / "haproxy.cfg"), *more])
-    for config in (written(tmp_path, host, OURS), written(tmp_path, host), written(tmp_path, host)):
+    for config in [written(tmp_path, host, OURS), *[written(tmp_path, host)] * 2]:
         (tmp_path / "haproxy.cfg").write_text(config)
         main()
     now = lines((tmp_path / "haproxy.cfg").read_text())

@@ -1,4 +1,4 @@
-"""What an engine replica does with its engine: its energy, its health, and one that it cannot even try to start."""
+"""What an engine replica says when it cannot even try to start an engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from router.registry import ChainEntry
 from serve_app.engine.deployment import EngineDeployment
 from serve_app.engine.energy.meter import EnergyMeter, Share
-from serve_app.engine.engine_watch import STALLED_AFTER_S
-from serve_app.engine.interface import EngineError, EngineStartError
+from serve_app.engine.interface import EngineStartError
 from sustainability.shares import Totals
 from tests.support.app_config import app_config
 
@@ -23,7 +22,6 @@ def deployment(**tier: object) -> Mock:
     replica = Mock(spec=EngineDeployment)
     replica._config = config.model_copy(update={"tiers": config.tiers | {"eco": eco}})
     replica._tier_name, replica._replica_id, replica._engine = "eco", "r1", Mock()
-    replica._heartbeat = Mock()
     replica._engine.busy_now_s.return_value = 0.5
     replica._engine.totals.return_value = Totals(0.5)
     return replica
@@ -55,20 +53,6 @@ async def test_a_replica_measures_what_its_engine_did_up_to_now(monkeypatch: pyt
     replica._engine.totals.return_value = Totals(12.0, left_s=1.5, late_s=-0.25)
     await EngineDeployment._measure_energy(replica)
     replica._energy.round.assert_awaited_once_with(12.5, 1.25)
-
-
-async def test_a_replica_whose_engine_stalls_is_not_healthy_and_sends_no_pulse() -> None:
-    replica = deployment()
-    replica._background, replica._engine.check_health = (), AsyncMock()
-    for silent_s, stalls in ((0.0, False), (STALLED_AFTER_S, False), (STALLED_AFTER_S + 1, True)):
-        replica._engine.silent_s.return_value = silent_s
-        for act in (EngineDeployment.check_health, EngineDeployment._pulse):
-            if stalls:
-                with pytest.raises(EngineError, match="the engine has finished no step for 301 s"):
-                    await act(replica)
-            else:
-                await act(replica)
-    assert replica._heartbeat.pulse.call_count == 2
 
 
 def test_a_vllm_that_cannot_be_imported_fails_the_entry_and_names_the_version(

@@ -1,12 +1,15 @@
-"""A replica whose engine has died ends by itself, after the requests under way have got their errors."""
+"""A replica whose engine has died ends by itself, after the requests under way have got their errors; so does one whose
+engine stalls."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import cast
 
-from serve_app.engine.engine_watch import end_with_engine
-from serve_app.engine.interface import Engine
+import pytest
+
+from serve_app.engine.engine_watch import STALLED_AFTER_S, Silence, end_with_engine
+from serve_app.engine.interface import Engine, EngineLoad
 
 
 class Mortal:
@@ -16,6 +19,8 @@ class Mortal:
         self.under_way = under_way
         self.death = asyncio.Event()
         self.events: list[str] = []
+        self.requests = 0
+        self.steps = 0
         self.replica = asyncio.ensure_future(
             end_with_engine("eco#1", cast(Engine, self), lambda: self.under_way, lambda: self.events.append("ended"))
         )
@@ -25,6 +30,12 @@ class Mortal:
 
     async def shutdown(self) -> None:
         self.events.append("shut down")
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=0, waiting=self.requests)
+
+    def last_step_s(self) -> float:
+        return float(self.steps)
 
 
 async def test_the_replica_of_a_living_engine_goes_on() -> None:
@@ -58,3 +69,49 @@ async def test_the_replica_does_not_wait_long_for_a_request_that_takes_no_error(
     engine.death.set()
     await asyncio.sleep(3)
     assert engine.events == ["shut down", "ended"]
+
+
+async def test_a_replica_ends_when_its_engine_has_work_and_has_finished_no_step_for_five_minutes() -> None:
+    engine = Mortal(1)
+    engine.requests = 1
+    for _ in range(10):
+        await asyncio.sleep(STALLED_AFTER_S - 2)
+        engine.steps += 1
+        assert engine.events == []
+    await asyncio.sleep(STALLED_AFTER_S - 2)
+    assert engine.events == []
+    await asyncio.sleep(5)
+    assert engine.events == ["shut down", "ended"]
+    await engine.replica
+
+
+async def test_a_stalled_engine_that_cannot_be_stopped_does_not_keep_its_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Mortal(1)
+    monkeypatch.setattr(engine, "shutdown", asyncio.Event().wait)
+    engine.requests = 1
+    await asyncio.sleep(STALLED_AFTER_S + 5)
+    assert engine.events == []
+    await asyncio.sleep(20)
+    assert engine.events == ["ended"]
+
+
+def looks(silence: Silence, seconds: int, *, working: bool, last_step_s: float = 1.0, from_s: float = 0.0) -> float:
+    """Look once a second; return what was said last."""
+    said = [silence.look(from_s + each, last_step_s, working=working) for each in range(seconds + 1)]
+    return said[-1]
+
+
+def test_requests_that_give_up_do_not_end_an_engines_silence_and_time_without_any_does_not_count() -> None:
+    silence = Silence()
+    assert looks(silence, 240, working=True) == 240
+    assert looks(silence, 1000, working=False, from_s=240) == 240
+    assert looks(silence, 60, working=True, from_s=1240) == 300
+    assert silence.look(1301, 2.0, working=True) == 0.0  # a step
+
+
+def test_time_in_which_this_process_was_stopped_is_no_silence_of_the_engine() -> None:
+    silence = Silence()
+    silence.look(0.0, 1.0, working=True)
+    assert silence.look(1000.0, 1.0, working=True) == 2.0
