@@ -32,7 +32,7 @@ from serve_app.engine.card_lock import card_to_itself
 from serve_app.engine.draft_fallback import DraftChoice, DraftKeeper
 from serve_app.engine.energy.card_file import shared_folder
 from serve_app.engine.energy.meter import EnergyMeter, Share
-from serve_app.engine.engine_watch import STALLED_AFTER_S, end_with_engine
+from serve_app.engine.engine_watch import STALLED_AFTER_S, end_with_engine, kill_when_stalled
 from serve_app.engine.fallback_chain import EntryFailure, NoEntryWorksError, Started, bring_up, start_first
 from serve_app.engine.interface import Engine, EngineStartError, GenerationRequest
 from serve_app.engine.kept_log import serves_log_kept
@@ -102,6 +102,7 @@ class EngineDeployment:
             Supervised("reports", self._report_running, within_s=_ROUND_WITHIN_S),
             Supervised("acceptance and drafts", self._judge_drafts, within_s=_ROUND_WITHIN_S),
             Supervised("engine watch", self._end_with_engine),
+            Supervised("stall watch", self._kill_when_stalled),
             Supervised("pulse", self._pulse),
             *([Supervised("energy", self._measure_energy, within_s=_ROUND_WITHIN_S)] if self._energy else ()),
             self._metrics.reports.work,
@@ -245,6 +246,9 @@ class EngineDeployment:
     async def _end_with_engine(self) -> None:
         # `ray.actor.exit_actor` may only be called in a method that Ray called.
         await end_with_engine(self._replica_id, self._engine, lambda: self._signals.under_way, lambda: os._exit(1))
+
+    async def _kill_when_stalled(self) -> None:
+        await kill_when_stalled(self._replica_id, self._engine)
 
     async def _pulse(self) -> None:
         await asyncio.sleep(BEAT_EVERY_S)

@@ -4,7 +4,7 @@ Serve checks a replica's health every few seconds and replaces it after three fa
 there. A process that has ended is noticed by the next request and by Serve's next health check.
 
 An engine that stalls (a collective that hangs, a driver, a stopped process) does not die. One that has requests and
-finishes no step for `STALLED_AFTER_S` is taken for dead.
+finishes no step for `STALLED_AFTER_S` is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 from serve_app.engine.interface import Engine
-from serve_app.transport.cancellation import cancel_and_wait
 
 logger = logging.getLogger("ray.serve")
 
@@ -24,8 +23,6 @@ STALLED_AFTER_S: Final = 300.0
 _LOOK_EVERY_S: Final = 1.0
 _LAST_ERRORS_S: Final = 2.0
 """Longest time between an engine's death and its replica's end, s."""
-_STOP_S: Final = 15.0
-"""Longest time for a stalled engine's processes to be stopped, s: they are asked first."""
 _POLL_EVERY_S: Final = 0.02
 
 
@@ -58,8 +55,24 @@ class Silence:
         return self.silent_s
 
 
+async def kill_when_stalled(name: str, engine: Engine) -> None:
+    """Wait until the engine stalls, and kill it: `end_with_engine` does the rest.
+
+    Args:
+        name: of the replica, for the log.
+        engine: a started one.
+    """
+    silence, loop = Silence(), asyncio.get_running_loop()
+    while silence.silent_s <= STALLED_AFTER_S:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        load = engine.load()
+        silence.look(loop.time(), engine.last_step_s(), working=load.running + load.waiting > 0)
+    logger.error("%s: the engine has work and has finished no step for %.0f s; it is killed", name, silence.silent_s)
+    engine.kill()
+
+
 async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int], end: Callable[[], None]) -> None:
-    """Wait until the engine has died or stalls, let the streams end with its error, and end this process.
+    """Wait for the engine's death, let the streams end with its error, and end this process.
 
     Args:
         name: of the replica, for the log.
@@ -67,32 +80,12 @@ async def end_with_engine(name: str, engine: Engine, under_way: Callable[[], int
         under_way: returns how many requests are at the engine.
         end: ends this process at once.
     """
-    died, stalls = asyncio.ensure_future(engine.died()), asyncio.ensure_future(_stalled(engine))
-    try:
-        done, _ = await asyncio.wait({died, stalls}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await cancel_and_wait(died, stalls)
-    for ended in done:
-        ended.result()
-    if died in done:
-        logger.error("%s: the engine has died; the replica ends so that Serve replaces it", name)
-        # vLLM has given each request its error. Its remaining processes would keep the GPU.
-        rest = {asyncio.ensure_future(engine.shutdown()), asyncio.ensure_future(_idle(under_way))}
-        await asyncio.wait(rest, timeout=_LAST_ERRORS_S)
-    else:
-        logger.error("%s: the engine has work and has finished no step for %g s; it is stopped", name, STALLED_AFTER_S)
-        # Its requests get no error from it: their streams end with this process.
-        await asyncio.wait({asyncio.ensure_future(engine.shutdown())}, timeout=_STOP_S)
+    await engine.died()
+    logger.error("%s: the engine has died; the replica ends so that Serve replaces it", name)
+    # vLLM has given each request its error. Its remaining processes would keep the GPU.
+    rest = {asyncio.ensure_future(engine.shutdown()), asyncio.ensure_future(_idle(under_way))}
+    await asyncio.wait(rest, timeout=_LAST_ERRORS_S)
     end()
-
-
-async def _stalled(engine: Engine) -> None:
-    """Return when the engine stalls."""
-    silence, loop = Silence(), asyncio.get_running_loop()
-    while silence.silent_s <= STALLED_AFTER_S:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        load = engine.load()
-        silence.look(loop.time(), engine.last_step_s(), working=load.running + load.waiting > 0)
 
 
 async def _idle(under_way: Callable[[], int]) -> None:

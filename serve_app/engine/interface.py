@@ -322,6 +322,10 @@ class Engine(Protocol):
         """Return when a step ended last, by any clock, s; 0: none has."""
         ...
 
+    def kill(self) -> None:
+        """End its processes at once: it has died then."""
+        ...
+
     def load(self) -> EngineLoad:
         """Return how many requests are running and waiting in the engine."""
         ...

@@ -330,6 +330,9 @@ class StubEngine:
         """See `Engine.last_step_s`. A stub never stalls."""
         return time.monotonic()
 
+    def kill(self) -> None:
+        """See `Engine.kill`. A stub has no process of its own."""
+
     def load(self) -> EngineLoad:
         """Return the streams under way; a stub queues nothing."""
         return EngineLoad(running=len(self._running), waiting=0)

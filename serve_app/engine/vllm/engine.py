@@ -35,6 +35,7 @@ from vllm.inputs import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams
+from vllm.utils.system_utils import kill_process_tree
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
@@ -443,6 +444,11 @@ class VllmEngine:
     def last_step_s(self) -> float:
         """See `Engine.last_step_s`."""
         return max((counter.told_s for counter in self._counters), default=0.0)
+
+    def kill(self) -> None:
+        """See `Engine.kill`. With the workers, which may hang with it."""
+        for process in self._engine.engine_core.resources.engine_manager.processes:
+            kill_process_tree(process.pid)
 
     def load(self) -> EngineLoad:
         """See `Engine.load`.

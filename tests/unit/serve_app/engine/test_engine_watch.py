@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-import pytest
-
-from serve_app.engine.engine_watch import STALLED_AFTER_S, Silence, end_with_engine
+from serve_app.engine.engine_watch import STALLED_AFTER_S, Silence, end_with_engine, kill_when_stalled
 from serve_app.engine.interface import Engine, EngineLoad
 
 
@@ -30,6 +28,10 @@ class Mortal:
 
     async def shutdown(self) -> None:
         self.events.append("shut down")
+
+    def kill(self) -> None:
+        self.events.append("killed")
+        self.death.set()
 
     def load(self) -> EngineLoad:
         return EngineLoad(running=0, waiting=self.requests)
@@ -71,30 +73,30 @@ async def test_the_replica_does_not_wait_long_for_a_request_that_takes_no_error(
     assert engine.events == ["shut down", "ended"]
 
 
-async def test_a_replica_ends_when_its_engine_has_work_and_has_finished_no_step_for_five_minutes() -> None:
-    engine = Mortal(1)
+async def test_an_engine_that_has_work_and_has_finished_no_step_for_five_minutes_is_killed_and_its_replica_ends() -> (
+    None
+):
+    engine = Mortal(0)
+    watching = asyncio.ensure_future(kill_when_stalled("eco#1", cast(Engine, engine)))
     engine.requests = 1
     for _ in range(10):
         await asyncio.sleep(STALLED_AFTER_S - 2)
         engine.steps += 1
-        assert engine.events == []
     await asyncio.sleep(STALLED_AFTER_S - 2)
     assert engine.events == []
     await asyncio.sleep(5)
-    assert engine.events == ["shut down", "ended"]
+    assert engine.events == ["killed", "shut down", "ended"]
+    await watching
     await engine.replica
 
 
-async def test_a_stalled_engine_that_cannot_be_stopped_does_not_keep_its_replica(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = Mortal(1)
-    monkeypatch.setattr(engine, "shutdown", asyncio.Event().wait)
-    engine.requests = 1
-    await asyncio.sleep(STALLED_AFTER_S + 5)
+async def test_an_engine_without_work_is_not_killed() -> None:
+    engine = Mortal(0)
+    watching = asyncio.ensure_future(kill_when_stalled("eco#1", cast(Engine, engine)))
+    await asyncio.sleep(24 * 3600)
     assert engine.events == []
-    await asyncio.sleep(20)
-    assert engine.events == ["ended"]
+    watching.cancel()
+    engine.replica.cancel()
 
 
 def looks(silence: Silence, seconds: int, *, working: bool, last_step_s: float = 1.0, from_s: float = 0.0) -> float:
