@@ -355,6 +355,10 @@ class EngineProcess:
             for answer in answers
         ]
 
+    def kill(self) -> bool:
+        """Kill the engine as its replica does when it stalls; return whether it is known to be dead then."""
+        return bool(self._exchange({"kill": True}, 60)["dead"])
+
     def _exchange(self, line: Mapping[str, Any], timeout_s: float) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -4,7 +4,7 @@
 
 Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time. It may
 have an `order`: the drafts to switch to as soon as one request has ORDER_AFTER tokens. Or it has a list of `calls` of
-the OpenAI routes. Each line of standard output answers one such line. vLLM's own output goes to standard error instead.
+the OpenAI routes, or says `kill`. Each line of standard output answers one such line. vLLM's own output goes to standard error instead.
 """
 
 from __future__ import annotations
@@ -325,6 +325,12 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
             batch = json.loads(line)
+            if "kill" in batch:
+                engine.kill()
+                await engine.died()
+                replies.write(json.dumps({"dead": engine.dead}) + "\n")
+                replies.flush()
+                continue
             if "calls" in batch:
                 with claiming(Claim(*batch["claim"])):
                     answers = await asyncio.gather(*(call_route(engine, call) for call in batch["calls"]))

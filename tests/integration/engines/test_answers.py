@@ -21,7 +21,7 @@ import pytest
 
 from bench.energy import equal, restless, spread, unbilled
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
-from bench.load.processes import command_of, process_tree
+from bench.load.processes import command_of, is_alive, process_tree
 from cluster.profiles.reading import load_profile
 from router.signs import WINDOW
 from tests.support.e2e_app import MODEL
@@ -279,3 +279,10 @@ def test_the_shares_of_all_requests_add_up_to_the_time_in_which_the_engine_was_b
 
 def test_equal_requests_that_run_together_pay_the_same(engine: EngineProcess, usual_steps: None) -> None:
     assert spread(engine.ask(equal(8))) < 0.02
+
+
+def test_an_engine_that_was_stopped_and_is_killed_is_known_to_be_dead(engine: EngineProcess) -> None:
+    (core,) = [each for each in process_tree(engine.pid) if "EngineCore" in command_of(each)]
+    core.suspend()
+    assert engine.kill()  # the last test of this file: nobody can ask it any more
+    assert not is_alive(core)
