@@ -4,7 +4,8 @@
 
 Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time. It may
 have an `order`: the drafts to switch to as soon as one request has ORDER_AFTER tokens. Or it has a list of `calls` of
-the OpenAI routes, or says `kill`. Each line of standard output answers one such line. vLLM's own output goes to standard error instead.
+the OpenAI routes, or says `kill`. Each line of standard output answers one such line. vLLM's own output goes to
+standard error instead.
 """
 
 from __future__ import annotations
