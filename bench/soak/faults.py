@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psutil
 import yaml
@@ -37,6 +37,11 @@ _GLANCE_S: Final = 0.05
 """A build takes seconds."""
 _SETTLE_S: Final = 300.0
 Json = dict[str, Any]
+Some = TypeVar("Some")
+
+
+class NotNowError(Exception):
+    """What the fault was for has ended since `may` was asked."""
 
 
 def arguments(*, stub: bool) -> Json:
@@ -113,12 +118,13 @@ class Faults:
     async def socket(self) -> None:
         """Shut down the connections of a replica's streams to the ingress."""
         writers = self._writers()
-        replica = self.draw.choice(sorted(writers, key=lambda writer: writer.pid))
-        shut_down(replica, writers[replica])
+        replica = self._one(sorted(writers, key=lambda writer: writer.pid))
+        if not shut_down(replica, writers[replica]):
+            raise NotNowError
 
     async def node(self) -> None:
         """Stop everything on a node, as if its network was gone, then kill it; another node comes."""
-        node = self.draw.choice(self._nodes())
+        node = self._one(self._nodes())
         tree = process_tree(node.pid)
         _send(signal.SIGSTOP, tree)
         await asyncio.sleep(SILENT_S)
@@ -203,7 +209,12 @@ class Faults:
         return len(list(self.cluster.logs.glob("serve/controller_build_*.log")))
 
     def _a_writer(self) -> Process:
-        return self.draw.choice(sorted(self._writers(), key=lambda writer: writer.pid))
+        return self._one(sorted(self._writers(), key=lambda writer: writer.pid))
+
+    def _one(self, some: Sequence[Some]) -> Some:
+        if not some:
+            raise NotNowError
+        return self.draw.choice(some)
 
     def _writers(self) -> dict[Process, list[int]]:
         """Return the replicas that answer now, each with its connections to the ingress."""

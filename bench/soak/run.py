@@ -14,7 +14,7 @@ import psutil
 
 from bench.load.client import Outcome, Request, fetch
 from bench.reporting.report import Value
-from bench.soak.faults import REPLICAS, Faults
+from bench.soak.faults import REPLICAS, Faults, NotNowError
 from bench.soak.readers import ChatReader, Json, Tally, TokenReader
 
 MOST_HITS: Final = 2
@@ -223,7 +223,7 @@ class Soak:
             began_s = time.monotonic()
             try:
                 await self.faults.kinds[kind]()
-            except psutil.NoSuchProcess:
+            except (psutil.NoSuchProcess, NotNowError):
                 continue  # it ended by itself
             self.kills[kind] += 1
             self._note(began_s, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from psutil import Process
 
 _PIDFD_GETFD: Final = 438
 """Number of the system call on every architecture of Linux; since 5.6."""
+_ENDED: Final = frozenset({errno.EBADF, errno.ENOTSOCK, errno.ENOTCONN, errno.ESRCH})
+"""Of a descriptor whose stream has ended since it was listed, or whose process has."""
 
 
 def connections_to(server: Process, clients: Sequence[Process]) -> dict[Process, list[int]]:
@@ -43,15 +46,23 @@ def _connections(process: Process) -> list[psutil._common.pconn]:
         return []
 
 
-def shut_down(process: Process, fds: Sequence[int]) -> None:
-    """Shut these connections of a process down in both directions.
+def shut_down(process: Process, fds: Sequence[int]) -> int:
+    """Shut these connections of a process down in both directions; return how many were still open.
 
     Raises:
         OSError: it needs the right to trace the process, and Linux 5.6 (`why_not`).
     """
+    shut = 0
     for fd in fds:
-        with socket.socket(fileno=_copy(process.pid, fd)) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
+        try:
+            with socket.socket(fileno=_copy(process.pid, fd)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in _ENDED:
+                raise
+        else:
+            shut += 1
+    return shut
 
 
 def why_not() -> str | None:

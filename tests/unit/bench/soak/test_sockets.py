@@ -30,7 +30,11 @@ def test_both_ends_of_a_connection_see_its_end() -> None:
             process = psutil.Process(reader.pid)
             [(client, fds)] = connections_to(psutil.Process(), [process]).items()
             assert (client, len(fds)) == (process, 2)
-            shut_down(process, fds)
+            with socket.socket() as unconnected:
+                gone = [unconnected.fileno()]
+                assert shut_down(psutil.Process(), gone) == 0  # not connected
+            assert shut_down(psutil.Process(), gone) == 0  # closed since it was listed
+            assert shut_down(process, [0, *fds]) == 2  # the first is no connection
             assert reader.stdout.readline() == "[b'', b'']\n"
             for connection in ours:
                 with connection:
