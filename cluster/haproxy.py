@@ -54,7 +54,7 @@ _NO_APPLICATION: Final = _refusal(
 )
 """Instead, while there is none at all: its first replica starts, or Serve has lost it in a redeploy."""
 _UNKNOWN_TO_SERVE: Final = (
-    _refusal(503, "overloaded", "no application is served at this moment", retry=True, rule="http-response return")
+    _NO_APPLICATION.replace("http-request", "http-response")
     + " if { status 404 503 } { res.hdr(content-type) -m beg text/plain }"
 )
 """Instead of what Serve's own proxy says of an application that it does not know or that failed. Ours say it in JSON,

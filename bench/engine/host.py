@@ -312,6 +312,12 @@ def counted(name: str) -> int:
     return int(sum(sample.value for sample in samples if sample.name == name))
 
 
+def write_reply(replies: TextIO, data: Any) -> None:
+    """Answer one line."""
+    replies.write(json.dumps(data) + "\n")
+    replies.flush()
+
+
 async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
     """Answer until standard input ends."""
     assert f"{ORDER_PREFIX}ngram" == CLIENT_ID
@@ -329,14 +335,12 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
             if "kill" in batch:
                 engine.kill()
                 await engine.died()
-                replies.write(json.dumps({"dead": engine.dead}) + "\n")
-                replies.flush()
+                write_reply(replies, {"dead": engine.dead})
                 continue
             if "calls" in batch:
                 with claiming(Claim(*batch["claim"])):
                     answers = await asyncio.gather(*(call_route(engine, call) for call in batch["calls"]))
-                replies.write(json.dumps(answers) + "\n")
-                replies.flush()
+                write_reply(replies, answers)
                 continue
             asks, before, busy = batch["asks"], {key: counted(name) for key, name in COUNTERS.items()}, engine.totals()
             drawn = await energy.sums() if energy else None
@@ -367,8 +371,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 "energy": _grown(drawn, await energy.sums() if energy else None),
                 "busy": [now - then for now, then in zip(engine.totals(), busy, strict=True)],
             }
-            replies.write(json.dumps({"replies": given, "seconds": seconds, "order_s": order_s, **counts}) + "\n")
-            replies.flush()
+            write_reply(replies, {"replies": given, "seconds": seconds, "order_s": order_s, **counts})
     finally:
         if measuring is not None:
             measuring.cancel()

@@ -122,7 +122,8 @@ class Cluster:
         folder = self.logs / f"stacks-{time.strftime('%H%M%S')}"
         folder.mkdir(exist_ok=True)
         for process in self.processes():
-            if any(name in command_of(process) for name in ("ray::ServeReplica", "EngineCore")):
+            title = command_of(process)
+            if "ray::ServeReplica" in title or "EngineCore" in title:
                 command = [str(_BIN / "py-spy"), "dump", "--pid", str(process.pid)]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 (folder / f"{process.pid}.txt").write_text(done.stdout + done.stderr, encoding="utf-8")

@@ -196,8 +196,7 @@ class Soak:
                 until_s = ends_s if self.kills[kind] else latest_s
                 pause_s = self.draw.expovariate(1 / self.pause_s)
                 await asyncio.sleep(max(0.0, min(pause_s, until_s - time.monotonic())))
-                made = await self._make(kind, until_s)
-                if not made and time.monotonic() >= latest_s:
+                if not await self._make(kind, until_s) and time.monotonic() >= latest_s:
                     return
 
     async def _draw_each(self) -> None:

@@ -19,7 +19,8 @@ from serve_app.engine.interface import Engine
 logger = logging.getLogger("ray.serve")
 
 STALLED_AFTER_S: Final = 300.0
-"""vLLM gives a step of several GPUs as long (`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`), s."""
+"""An engine that has requests and finishes no step for so long, s, stalls: vLLM gives a step of several GPUs as long
+(`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`)."""
 _LOOK_EVERY_S: Final = 1.0
 _LAST_ERRORS_S: Final = 2.0
 """Longest time between an engine's death and its replica's end, s."""

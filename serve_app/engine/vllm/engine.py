@@ -93,12 +93,12 @@ class _LoadCounter(StatLoggerBase):
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self.running = 0
         self.kv_usage = 0.0
-        self.told_s = 0.0
-        """When a step ended, monotonic clock, s; also one that gave no token."""
+        self.last_step_s = 0.0
+        """When a step ended last, monotonic clock, s; also one that gave no token."""
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
         if scheduler_stats is not None:
-            self.told_s = time.monotonic()
+            self.last_step_s = time.monotonic()
             self.running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
 
@@ -443,7 +443,7 @@ class VllmEngine:
 
     def last_step_s(self) -> float:
         """See `Engine.last_step_s`."""
-        return max((counter.told_s for counter in self._counters), default=0.0)
+        return max((counter.last_step_s for counter in self._counters), default=0.0)
 
     def kill(self) -> None:
         """See `Engine.kill`. With the workers, which may hang with it."""

@@ -18,6 +18,7 @@ from threading import Timer
 from typing import Any, Final
 
 import pytest
+from psutil import Process
 
 from bench.energy import equal, restless, spread, unbilled
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
@@ -69,6 +70,11 @@ def engine(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield process
 
 
+def core_of(engine: EngineProcess) -> Process:
+    (core,) = [each for each in process_tree(engine.pid) if "EngineCore" in command_of(each)]
+    return core
+
+
 def body(**over: Any) -> dict[str, Any]:
     return {
         "model": "eco",
@@ -94,7 +100,7 @@ def test_both_ways_to_ask_give_the_same_greedy_text(engine: EngineProcess, answe
 
 
 def test_an_engine_that_is_stopped_is_silent_until_it_goes_on(engine: EngineProcess, answer: Reply) -> None:
-    (core,) = [each for each in process_tree(engine.pid) if "EngineCore" in command_of(each)]
+    core = core_of(engine)
     core.suspend()
     goes_on = Timer(STOPPED_S, core.resume)
     goes_on.start()
@@ -282,7 +288,7 @@ def test_equal_requests_that_run_together_pay_the_same(engine: EngineProcess, us
 
 
 def test_an_engine_that_was_stopped_and_is_killed_is_known_to_be_dead(engine: EngineProcess) -> None:
-    (core,) = [each for each in process_tree(engine.pid) if "EngineCore" in command_of(each)]
+    core = core_of(engine)
     core.suspend()
     assert engine.kill()  # the last test of this file: nobody can ask it any more
     assert not is_alive(core)

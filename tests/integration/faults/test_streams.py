@@ -1,4 +1,5 @@
-"""The short form of `bench.soak`: each kind of fault once, under streams on stub engines, on a cluster of three nodes.
+"""The short form of `bench.soak`: each kind of fault once, but for those that another one is made of, under streams on
+stub engines, on a cluster of three nodes.
 
 `tests/long/test_soak.py` is the long one, with real engines.
 """
