@@ -6,8 +6,8 @@ conservation_error   busy time that nobody was billed, over busy time: prompts o
                      others that decode), answers of many lengths, stop strings, clients that leave. Billed are whole
                      answers, and of clients that left what they had until their last token and what the engine counts
                      as left. Preemptions are in tests/integration/v2/test_shares.py.
-equal_bill_spread    (dearest - cheapest) / mean of the bills of equal requests. They come while the engine reads a long
-                     prompt, so that it begins and ends them in the same steps: who decodes alone pays alone.
+equal_bill_spread    (dearest - cheapest) / mean of the bills of equal requests. The engine begins when it has them all,
+                     so that it begins and ends them in the same steps: who decodes alone pays alone.
 busy_share           busy time over the time from the first request to the last token
 
     python -m bench.energy [--quick] [--json FILE]
@@ -56,13 +56,13 @@ def unbilled(batch: Batch) -> float:
 
 
 def equal(batch: int) -> list[Ask]:
-    """Return a long prompt, and equal requests that draft alike and come while it is read."""
-    return [Ask(STORY * 100, max_tokens=1), *[Ask(STORY, k=2, max_tokens=TOKENS, waits=True)] * batch]
+    """Return equal requests that draft alike."""
+    return [Ask(STORY, k=2, max_tokens=TOKENS)] * batch
 
 
 def spread(batch: Batch) -> float:
     """Return (dearest - cheapest) / mean of the bills of equal requests."""
-    bills = [reply.busy_s for reply in batch.replies[1:]]
+    bills = [reply.busy_s for reply in batch.replies]
     return (max(bills) - min(bills)) / mean(bills)
 
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for batch in BATCHES:
                     for number in range(1 if args.quick else 3):
                         mixed = engine.ask(restless(batch), at_once=batch)
-                        alike = engine.ask(equal(batch))
+                        alike = engine.ask(equal(batch), one_step=True)
                         rows.append(
                             {
                                 "engine": entry.name,

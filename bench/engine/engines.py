@@ -89,8 +89,6 @@ class Ask:
     """The answer so far, which this one continues."""
     watch: bool = False
     """Whether to tell how the answer goes."""
-    waits: bool = False
-    """Sent only when the engine has taken the first request that does not wait, and works on it."""
     late: bool = False
     """Sent only when another one has its first tokens."""
     claim: Claim = ANYBODY
@@ -139,6 +137,8 @@ class Reply:
     """What it was billed by measurement, J; None: by the model."""
     signs: tuple[float, ...] | None = None
     """How it went: the fields of `Signs`; None: it had no token."""
+    taken_s: float = 0.0
+    """Until the engine had it, s."""
 
     @property
     def ended_s(self) -> float:
@@ -296,6 +296,7 @@ class EngineProcess:
         order: DraftsChoice | None = None,
         at_once: int | None = None,
         refusals: bool = False,
+        one_step: bool = False,
     ) -> Batch:
         """Send all requests and return their answers.
 
@@ -305,13 +306,20 @@ class EngineProcess:
             order: drafts to switch to while the requests are under way.
             at_once: how many are under way at a time (the next begins when one ends); None: all.
             refusals: whether the engine may refuse some.
+            one_step: whether the engine may begin only when it has them all, so that one step begins them all.
 
         Raises:
             EngineGoneError: the process has ended, or was ended after `timeout_s`.
             RefusedError: the engine refused one.
         """
         data = self._exchange(
-            {"asks": [asdict(ask) for ask in asks], "order": order, "at_once": at_once or len(asks)}, timeout_s
+            {
+                "asks": [asdict(ask) for ask in asks],
+                "order": order,
+                "at_once": at_once or len(asks),
+                "one_step": one_step,
+            },
+            timeout_s,
         )
         refused = [RefusedError(*reply["refused"]) for reply in data["replies"] if "refused" in reply]
         if refused and not refusals:

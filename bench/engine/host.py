@@ -2,10 +2,10 @@
 
     python -m bench.engine CONFIG
 
-Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time. It may
-have an `order`: the drafts to switch to as soon as one request has ORDER_AFTER tokens. Or it has a list of `calls` of
-the OpenAI routes, or says `kill`. Each line of standard output answers one such line. vLLM's own output goes to
-standard error instead.
+Each line of standard input has a JSON list of requests, `asks`, of which `at_once` are under way at any time; with
+`one_step` the engine begins when it has them all. It may have an `order`: the drafts to switch to as soon as one
+request has ORDER_AFTER tokens. Or it has a list of `calls` of the OpenAI routes, or says `kill`. Each line of standard
+output answers one such line. vLLM's own output goes to standard error instead.
 """
 
 from __future__ import annotations
@@ -112,16 +112,18 @@ class Round:
         entry: the chain entry that it runs.
         witness: keeps the records.
         slots: a request holds one while it is under way.
+        to_take: requests that the engine has neither taken nor refused.
     """
 
     engine: VllmEngine
     entry: ChainEntry
     witness: Witness
     slots: asyncio.Semaphore
+    to_take: set[str]
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has ORDER_AFTER tokens."""
     taken: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the engine has taken a request."""
+    """Set when `to_take` is empty."""
     began_s: float = field(default_factory=time.monotonic)
 
     async def answer(self, request_id: str, ask: Json) -> Json:
@@ -131,6 +133,8 @@ class Round:
                 return await self._answer(request_id, ask)
             except EngineError as error:
                 return {"refused": [error.code, error.status, error.retryable, error.message]}
+            finally:
+                self._taken(request_id)
 
     async def _answer(self, request_id: str, ask: Json) -> Json:
         request = GenerationRequest(
@@ -149,8 +153,6 @@ class Round:
             watch=ask["watch"],
             claim=Claim(*ask["claim"]),
         )
-        if ask["waits"]:
-            await self.taken.wait()
         if ask["late"]:
             await self.under_way.wait()
         began_s = time.monotonic()
@@ -165,7 +167,8 @@ class Round:
         self, items: AsyncGenerator[EngineItem, None], request_id: str, ask: Json, reply: Json, began_s: float
     ) -> None:
         async for item in items:
-            self.taken.set()
+            self._taken(request_id)
+            reply.setdefault("taken_s", time.monotonic() - began_s)
             if isinstance(item, TokenStep):
                 reply["arrivals"].append((time.monotonic() - began_s, len(item.tokens)))
                 reply["token_ids"] += [token.token_id for token in item.tokens]
@@ -182,6 +185,11 @@ class Round:
                 reply |= _end(item)
             if ask["pause_steps"]:
                 await self.witness.steps_later(request_id, ask["pause_steps"])
+
+    def _taken(self, request_id: str) -> None:
+        self.to_take.discard(request_id)
+        if not self.to_take:
+            self.taken.set()
 
 
 COUNTERS: Final = {"preemptions": "vllm:num_preemptions_total", "cached_tokens": "vllm:prefix_cache_hits_total"}
@@ -344,13 +352,19 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 continue
             asks, before, busy = batch["asks"], {key: counted(name) for key, name in COUNTERS.items()}, engine.totals()
             drawn = await energy.sums() if energy else None
-            together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]))
+            ids = [f"{CLIENT_ID}-{count + number}" for number in range(len(asks))]
+            if batch["one_step"]:
+                await engine._engine.pause_generation(mode="keep", clear_cache=False)
+            together = Round(engine, entry, witness, asyncio.Semaphore(batch["at_once"]), set(ids))
             loop = LoopWatch(engine)
             watching = asyncio.ensure_future(loop.run())
             answering = [
-                asyncio.ensure_future(together.answer(f"{CLIENT_ID}-{count + number}", ask))
-                for number, ask in enumerate(asks)
+                asyncio.ensure_future(together.answer(request_id, ask))
+                for request_id, ask in zip(ids, asks, strict=True)
             ]
+            if batch["one_step"]:
+                await together.taken.wait()
+                await engine._engine.resume_generation()
             order_s = None
             if batch["order"]:
                 if answering:

@@ -284,7 +284,7 @@ def test_the_shares_of_all_requests_add_up_to_the_time_in_which_the_engine_was_b
 
 
 def test_equal_requests_that_run_together_pay_the_same(engine: EngineProcess, usual_steps: None) -> None:
-    assert spread(engine.ask(equal(8))) < 0.02
+    assert spread(engine.ask(equal(8), one_step=True)) < 0.02
 
 
 def test_an_engine_that_was_stopped_and_is_killed_is_known_to_be_dead(engine: EngineProcess) -> None:

@@ -21,10 +21,10 @@ def test_unbilled_is_what_nobody_pays_over_busy_time() -> None:
     assert unbilled(batch(6.0, 5.0)) == pytest.approx(0.1)
 
 
-def test_the_spread_leaves_out_the_long_prompt_that_comes_first() -> None:
-    assert spread(batch(100.0, 0.9, 1.0, 1.1)) == pytest.approx(0.2)
-    assert len(equal(8)) == 9
-    assert [ask.waits for ask in equal(2)] == [False, True, True]
+def test_the_spread_is_of_the_mean_bill_of_equal_requests() -> None:
+    assert spread(batch(0.9, 1.0, 1.1)) == pytest.approx(0.2)
+    assert len(equal(8)) == 8
+    assert len(set(equal(8))) == 1
 
 
 @pytest.mark.parametrize("size", [1, 8, 32])
