@@ -20,7 +20,6 @@ from typing import Any, Final
 import pytest
 from psutil import Process
 
-from bench.energy import equal, restless, spread, unbilled
 from bench.engine.engines import Ask, EngineProcess, Reply, engine_process
 from bench.load.processes import command_of, is_alive, process_tree
 from cluster.profiles.reading import load_profile
@@ -263,28 +262,6 @@ def test_an_answer_follows_a_schema_while_each_step_has_its_own_depth(engine: En
     [called] = engine.call([(CHAT, body(response_format=form))])
 
     assert json.loads(json.loads(called.body)["choices"][0]["message"]["content"])["colour"] in ("red", "blue")
-
-
-@pytest.fixture(scope="module")
-def usual_steps(engine: EngineProcess) -> None:
-    """The engine has learned what steps of many sizes cost."""
-    engine.ask([Ask(PROMPT, max_tokens=TOKENS)] * 6)
-
-
-def test_the_shares_of_all_requests_add_up_to_the_time_in_which_the_engine_was_busy(
-    engine: EngineProcess, usual_steps: None
-) -> None:
-    """With prompts in pieces, stop strings and clients that leave."""
-    batch = engine.ask(restless(4), at_once=4)
-
-    assert any(reply.finish_reason == "left" for reply in batch.replies)
-    assert unbilled(batch) < 0.01
-    assert 0.9 < batch.busy.busy_s / batch.seconds <= 1.01
-    assert all(reply.busy_s > 0 for reply in batch.replies)
-
-
-def test_equal_requests_that_run_together_pay_the_same(engine: EngineProcess, usual_steps: None) -> None:
-    assert spread(engine.ask(equal(8), one_step=True)) < 0.02
 
 
 def test_an_engine_that_was_stopped_and_is_killed_is_known_to_be_dead(engine: EngineProcess) -> None:

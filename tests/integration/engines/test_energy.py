@@ -1,4 +1,5 @@
-"""A real engine that measures its energy: vLLM's binding of NVML, on a stub of the driver's library.
+"""What a real engine's answers are billed of its busy time, and of the energy that it measures: vLLM's binding of NVML,
+on a stub of the driver's library.
 
 The stub's card draws 200 W all the time. So what an answer is billed is known: 200 W times its share of the busy time.
 """
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from bench.energy import equal, restless, unbilled
+from bench.energy import equal, restless, spread, unbilled
 from bench.engine.engines import Ask, Batch, EngineProcess, engine_process
 from cluster.profiles.reading import load_profile
 from tests.support.e2e_app import MODEL
@@ -28,21 +29,21 @@ class Measured(NamedTuple):
 
 @pytest.fixture(scope="module")
 def measured(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    """eco's entry without speculation, which has worked for a while."""
+    """eco of the shipped local profile, which has learned what steps of many sizes cost."""
     folder = tmp_path_factory.mktemp("energy")
     library = NvmlStub.built(folder)
     library.show(CARD)
     profile = load_profile("local")
     tier = profile.tiers["eco"]
     with engine_process(
-        tier.chain[-1],
+        profile.entry("eco", None),
         tier,
         {MODEL: bundled_model},
         folder / "log",
         environment=library.environment,
         measures_energy=True,
     ) as engine:
-        engine.ask([Ask("Tell me a story.", max_tokens=64)] * 4)
+        engine.ask([Ask("Tell me a story.", max_tokens=40)] * 6)
         yield Measured(engine, library)
 
 
@@ -54,21 +55,25 @@ def found_again(batch: Batch) -> float:
     return (energy.billed_j + energy.aside_j + energy.owed_j + energy.idle_j) / energy.counter_j
 
 
-def test_bills_and_idle_joules_add_up_to_the_counter(measured: Measured) -> None:
-    """With prompts in pieces, stop strings and clients that leave."""
+def test_bills_and_idle_joules_add_up_to_the_counter_and_shares_to_the_busy_time(measured: Measured) -> None:
+    """With prompts in pieces, drafts, stop strings and clients that leave."""
     batch = measured.engine.ask(restless(4), at_once=4)
 
+    assert unbilled(batch) < 0.01
+    assert 0.9 < batch.busy.busy_s / batch.seconds <= 1.01
+    assert all(reply.busy_s > 0 for reply in batch.replies)
     assert batch.energy is not None
     assert batch.energy.counter_j == pytest.approx(WATTS * batch.seconds, rel=0.05)
     assert found_again(batch) == pytest.approx(1, abs=0.01)
-    assert unbilled(batch) < 0.01
     whole = [reply for reply in batch.replies if reply.finish_reason != "left"]
+    assert len(whole) < len(batch.replies)
     assert sum(reply.busy_j or 0.0 for reply in whole) == pytest.approx(batch.energy.billed_j)
     assert batch.energy.idle_j < 0.1 * batch.energy.counter_j
 
 
-def test_an_answer_is_billed_the_power_of_the_card_for_its_share(measured: Measured) -> None:
-    batch = measured.engine.ask(equal(8))
+def test_equal_requests_pay_the_same_the_power_of_the_card_for_their_share(measured: Measured) -> None:
+    batch = measured.engine.ask(equal(8), one_step=True)
+    assert spread(batch) < 0.02
     for reply in batch.replies:
         assert reply.busy_j == pytest.approx(WATTS * reply.busy_s, rel=0.05)
 

@@ -100,14 +100,14 @@ async def test_the_number_of_streams_is_bounded(streams: int) -> None:
 
 
 async def test_a_flood_counts_tokens_and_leaves_no_connection_behind(serve: Serve, chunked: Chunked) -> None:
-    async with serve(chunked(ANSWER[0], *[ANSWER[1]] * 20, ANSWER[4]), 0.005) as server:
+    async with serve(chunked(ANSWER[0], *[ANSWER[1]] * 2, ANSWER[4]), 0.005) as server:
         flood = await run_flood(lambda index: request_for("inference", server.port, f"{index}", 20), 3, 0.05, 0.3)
         async with asyncio.timeout(5):
             await server.idle.wait()
     assert flood.errors == ()
     assert flood.end_s - flood.start_s == pytest.approx(0.3, abs=0.2)
-    assert sum(count for stream in flood.arrivals for _, count in stream) > 20
     assert len(flood.arrivals) > 3  # an answer that ends is followed by the next
+    assert max(sum(count for _, count in stream) for stream in flood.arrivals) == 2
     assert flood.client_cpu_s >= 0
 
 
