@@ -138,7 +138,7 @@ class Reply:
     signs: tuple[float, ...] | None = None
     """How it went: the fields of `Signs`; None: it had no token."""
     taken_s: float = 0.0
-    """Until the engine had it, s."""
+    """Time until the engine had taken it, s."""
 
     @property
     def ended_s(self) -> float:
@@ -306,7 +306,8 @@ class EngineProcess:
             order: drafts to switch to while the requests are under way.
             at_once: how many are under way at a time (the next begins when one ends); None: all.
             refusals: whether the engine may refuse some.
-            one_step: whether the engine may begin only when it has them all, so that one step begins them all.
+            one_step: whether the engine may begin only when it has them all, so that one step begins them all. Not with
+                `at_once`, nor with a `late` one: those would wait for answers.
 
         Raises:
             EngineGoneError: the process has ended, or was ended after `timeout_s`.

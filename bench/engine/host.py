@@ -122,7 +122,7 @@ class Round:
     to_take: set[str]
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has ORDER_AFTER tokens."""
-    taken: asyncio.Event = field(default_factory=asyncio.Event)
+    all_taken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when `to_take` is empty."""
     began_s: float = field(default_factory=time.monotonic)
 
@@ -189,7 +189,7 @@ class Round:
     def _taken(self, request_id: str) -> None:
         self.to_take.discard(request_id)
         if not self.to_take:
-            self.taken.set()
+            self.all_taken.set()
 
 
 COUNTERS: Final = {"preemptions": "vllm:num_preemptions_total", "cached_tokens": "vllm:prefix_cache_hits_total"}
@@ -235,8 +235,7 @@ class LoopWatch:
             await asyncio.sleep(0)
             now_s = time.thread_time()
             self.longest_s, before_s = max(self.longest_s, now_s - before_s), now_s
-            load = self.engine.load()
-            working = load.running + load.waiting > 0
+            working = self.engine.load().working
             silent_s = self.silence.look(time.monotonic(), self.engine.last_step_s(), working=working)
             self.silent_s = max(self.silent_s, silent_s)
             await asyncio.sleep(0.002)
@@ -363,7 +362,7 @@ async def serve(config: Mapping[str, Any], replies: TextIO) -> None:
                 for request_id, ask in zip(ids, asks, strict=True)
             ]
             if batch["one_step"]:
-                await together.taken.wait()
+                await together.all_taken.wait()
                 await engine._engine.resume_generation()
             order_s = None
             if batch["order"]:

@@ -33,13 +33,12 @@ class TierDeployment:
 
 def tier_deployment(overview: DeploymentStatusOverview) -> TierDeployment:
     """Return Serve's status of a deployment as a `TierDeployment`."""
-    states = {str(getattr(state, "value", state)): count for state, count in overview.replica_states.items()}
+    states = {_word(state): count for state, count in overview.replica_states.items()}
     running = states.get("RUNNING", 0) + states.get("PENDING_MIGRATION", 0)  # the latter still serve
-    status = str(getattr(overview.status, "value", overview.status))
+    status = _word(overview.status)
     # Where a replica dies while its deployment is updated, as it also is after a restart of the controller, Serve says
     # that the deploy has failed, and starts another replica.
-    trigger = str(getattr(overview.status_trigger, "value", overview.status_trigger))
-    gave_up = status == "DEPLOY_FAILED" and trigger != "HEALTH_CHECK_FAILED"
+    gave_up = status == "DEPLOY_FAILED" and _word(overview.status_trigger) != "HEALTH_CHECK_FAILED"
     return TierDeployment(
         running=running,
         starting=states.get("STARTING", 0) + states.get("RECOVERING", 0) + states.get("UPDATING", 0),
@@ -47,6 +46,11 @@ def tier_deployment(overview: DeploymentStatusOverview) -> TierDeployment:
         unhealthy=status == "UNHEALTHY",
         message=overview.message,
     )
+
+
+def _word(state: object) -> str:
+    """Return a state that is one of Serve's enumeration, or already the word, as the controller answers in JSON."""
+    return str(getattr(state, "value", state))
 
 
 def observe(

@@ -43,7 +43,7 @@ class Silence:
 
         Args:
             now_s: clock, s.
-            last_step_s: when a step ended last, by any clock, s.
+            last_step_s: when the engine's last step ended, by any clock, s.
             working: whether the engine has requests.
         """
         # After a pause of this process nothing is known of the engine: what it sent has not been read.
@@ -66,8 +66,7 @@ async def kill_when_stalled(name: str, engine: Engine) -> None:
     silence, loop = Silence(), asyncio.get_running_loop()
     while silence.silent_s <= STALLED_AFTER_S:
         await asyncio.sleep(_LOOK_EVERY_S)
-        load = engine.load()
-        silence.look(loop.time(), engine.last_step_s(), working=load.running + load.waiting > 0)
+        silence.look(loop.time(), engine.last_step_s(), working=engine.load().working)
     logger.error("%s: the engine has work and has finished no step for %.0f s; it is killed", name, silence.silent_s)
     engine.kill()
 

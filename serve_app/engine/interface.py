@@ -268,6 +268,11 @@ class EngineLoad:
     prompts: float = 0.0
     """Share of the recent time (0-1) in which the engine had a prompt to read, with no first token yet."""
 
+    @property
+    def working(self) -> bool:
+        """Whether it has requests."""
+        return self.running + self.waiting > 0
+
 
 class EngineError(Exception):
     """A request failed; `status` is the HTTP status it deserves if no response has begun."""
@@ -319,7 +324,7 @@ class Engine(Protocol):
         ...
 
     def last_step_s(self) -> float:
-        """Return when a step ended last, by any clock, s; 0: none has."""
+        """Return when its last step ended, by any clock, s; 0: it has taken none."""
         ...
 
     def kill(self) -> None:

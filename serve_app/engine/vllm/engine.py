@@ -94,7 +94,7 @@ class _LoadCounter(StatLoggerBase):
         self.running = 0
         self.kv_usage = 0.0
         self.last_step_s = 0.0
-        """When a step ended last, monotonic clock, s; also one that gave no token."""
+        """When its last step ended, monotonic clock, s; also one that gave no token."""
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:
         if scheduler_stats is not None:

@@ -41,10 +41,12 @@ def beside(engine: EngineProcess, claim: Claim) -> tuple[Batch, Reply]:
 
 
 def steps_until_first(batch: Batch, small: Reply) -> int:
-    """Return how many engine steps there were since the engine had the small request to its first token, with that
-    one."""
-    had_s, end_s = small.began_s + small.taken_s, small.began_s + small.ttft_s
-    return max(sum(had_s < other.began_s + at_s <= end_s for at_s, _ in other.arrivals) for other in batch.replies[:-1])
+    """Return how many engine steps ended from when the engine had taken the small request to its first token, with
+    the step that gave it."""
+    taken_s, end_s = small.began_s + small.taken_s, small.began_s + small.ttft_s
+    return max(
+        sum(taken_s < other.began_s + at_s <= end_s for at_s, _ in other.arrivals) for other in batch.replies[:-1]
+    )
 
 
 def test_a_request_begins_two_steps_after_it_came_beside_a_key_with_more_requests_than_seats(

@@ -107,7 +107,9 @@ async def test_a_flood_counts_tokens_and_leaves_no_connection_behind(serve: Serv
     assert flood.errors == ()
     assert flood.end_s - flood.start_s == pytest.approx(0.3, abs=0.2)
     assert len(flood.arrivals) > 3  # an answer that ends is followed by the next
-    assert max(sum(count for _, count in stream) for stream in flood.arrivals) == 2
+    counts = [sum(count for _, count in stream) for stream in flood.arrivals]
+    assert max(counts) == 2
+    assert counts.count(2) >= len(counts) - 3  # all but those that were dropped at the end
     assert flood.client_cpu_s >= 0
 
 

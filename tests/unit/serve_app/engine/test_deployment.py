@@ -1,4 +1,5 @@
-"""What an engine replica says when it cannot even try to start an engine."""
+"""What an engine replica measures of its engine's energy, and what it says of an engine that it cannot even try to
+start."""
 
 from __future__ import annotations
 
